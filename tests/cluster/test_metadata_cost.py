@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 from support.coordination import LeadingBroker, client_of
-from support.waiting import WAIT_S
 
 from vq.broker.logs.topics_view import TopicsView
 from vq.coordination.topics import summaries, topics
@@ -18,6 +17,7 @@ from vq.coordination.topics.placement import move
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.reading import TopicView
 from vq.model import TopicSettings
+from vq.testing.waiting import WAIT_S
 
 PARTITIONS = 20
 GROUPS = ("b1", "b2")

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 from support.coordination import LeadingBroker, client_of
-from support.waiting import WAIT_S, until
 
 from vq.broker.logs.topics_view import TopicsView
 from vq.coordination.topics.placement import move
@@ -21,6 +20,7 @@ from vq.coordination.topics.topics import change_placement, create_topic, descri
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.reading import TopicView
 from vq.model import TopicSettings
+from vq.testing.waiting import WAIT_S, until
 
 MOVER_CALLS = 6
 FOLLOWER_CALLS = 4

@@ -19,7 +19,6 @@ import trustme
 import uvloop
 from support.certificates import write_tls
 from support.roles import new_role
-from support.waiting import until
 
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.serving.server import Server
@@ -29,6 +28,7 @@ from vq.model import Address
 from vq.remoting.hello import ServerIdentity
 from vq.remoting.transport import TcpNetwork
 from vq.security.tls import ClientCertificates, TlsContexts
+from vq.testing.waiting import until
 from vq.turn import Turn
 
 LONG = os.environ.get("VQ_LONG") == "1"

@@ -18,10 +18,10 @@ import pytest
 from kazoo.exceptions import NoNodeError
 from support.cluster import ProcessCluster
 from support.faults import broker_settings, client_of, kill
-from support.waiting import block_until
 from support.zookeeper import admin
 
 import vq
+from vq.testing.waiting import block_until
 
 pytestmark = pytest.mark.slow
 

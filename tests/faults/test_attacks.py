@@ -24,10 +24,10 @@ from support.attacks import ATTACKS, TOPIC, Tally, attacking
 from support.certificates import write_tls
 from support.cluster import ForkedBroker, ProcessCluster, process_cluster
 from support.healthy import HealthyClients, Measured
-from support.waiting import block_until
 from support.zookeeper import ZooKeeperService
 
 from vq.devtools.processes import BrokerChild
+from vq.testing.waiting import block_until
 
 LONG: Final = os.environ.get("VQ_LONG") == "1"
 TURNS: Final = int(os.environ.get("VQ_TURNS") or (5 if LONG else 1))

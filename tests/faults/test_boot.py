@@ -28,13 +28,13 @@ from support.faults import (
     times,
 )
 from support.judge import Fault
-from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import admin
 
 from vq.coordination.brokers.registry import REGISTER_TIMEOUT_S
 from vq.devtools.processes import BrokerSpec
 from vq.model import Address
 from vq.remoting.ports import free_port
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 pytestmark = pytest.mark.slow
 

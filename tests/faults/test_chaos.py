@@ -20,8 +20,9 @@ from support.chaos.report import spread, summary, table
 from support.chaos.rows import ROWS
 from support.chaos.run import Outcome, Strike
 from support.judge import Anomaly
-from support.waiting import PROCESSES_WAIT_S
 from support.zookeeper import forbidden, unavailable
+
+from vq.testing.waiting import PROCESSES_WAIT_S
 
 TESTS = Path(__file__).parents[1]
 FULL_HEIRS = {shape.__name__ for shape in heirs.SHAPES}

@@ -25,9 +25,9 @@ from support.faults import (
 )
 from support.judge import Fault
 from support.strace import need_strace, traced
-from support.waiting import block_until
 
 from vq.devtools.processes import BrokerChild, ask_status
+from vq.testing.waiting import block_until
 
 pytestmark = pytest.mark.slow
 

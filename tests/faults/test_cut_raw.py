@@ -14,9 +14,9 @@ from support.chaos_proxy import DOWN, UP, ChaosProxy
 from support.cluster import ProcessCluster
 from support.faults import make_rng, times
 from support.raw_client import RawClient, message
-from support.waiting import block_until
 
 from vq.errors import VqError
+from vq.testing.waiting import block_until
 
 pytestmark = pytest.mark.slow
 

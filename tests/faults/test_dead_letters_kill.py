@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from support.cluster import ProcessCluster, process_cluster
-from support.waiting import PROCESSES_WAIT_S
 from support.zookeeper import ZooKeeperService
 
 from vq import aio
 from vq.client.config import MessageFactoryConfig
 from vq.client.copies import MessageCopies
 from vq.reserved import DeliveryFailure
+from vq.testing.waiting import PROCESSES_WAIT_S
 
 pytestmark = pytest.mark.slow
 

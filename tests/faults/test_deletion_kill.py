@@ -32,7 +32,8 @@ from support.faults import (
 )
 from support.judge import Fault
 from support.strace import need_strace, traced
-from support.waiting import PROCESSES_WAIT_S, block_until
+
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 pytestmark = pytest.mark.slow
 

@@ -30,11 +30,11 @@ from support.faults import (
 )
 from support.judge import Fault
 from support.small_disk import loop_disk_at, small_disk_at
-from support.waiting import block_until
 from support.zookeeper import ZooKeeperService
 
 import vq
 from vq.limits import MIB
+from vq.testing.waiting import block_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]
 

@@ -30,12 +30,12 @@ from support.faults import (
 from support.history import read_history
 from support.judge import Fault
 from support.small_disk import loop_disk_at, remount, small_disk_at
-from support.waiting import block_until
 from support.zookeeper import ZooKeeperService
 
 import vq
 from vq.errors import DiskFull
 from vq.limits import MIB
+from vq.testing.waiting import block_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]
 

@@ -25,10 +25,10 @@ import pytest
 from support.cases import case
 from support.cluster import ProcessCluster
 from support.faults import client_of, make_rng, read_back, times
-from support.waiting import PROCESSES_WAIT_S, block_until
 
 import vq
 from vq.devtools.processes import BrokerChild, BrokerSpec
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 pytestmark = pytest.mark.slow
 

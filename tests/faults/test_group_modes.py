@@ -40,12 +40,12 @@ from support.modes import (
     unowned_s,
     wrong,
 )
-from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper_log import claims_and_commits, read_changes
 
 import vq
 from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.model import Address
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 pytestmark = pytest.mark.slow
 

@@ -15,10 +15,10 @@ from support.cluster import ProcessCluster
 from support.faults import Sender, broker_settings, client_of, judge_run, make_rng, read_back, times
 from support.judge import Fault
 from support.strace import attached, need_strace, read_trace
-from support.waiting import PROCESSES_WAIT_S, block_until
 
 import vq
 from vq.errors import PartitionFailed
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 pytestmark = pytest.mark.slow
 

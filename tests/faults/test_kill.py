@@ -24,9 +24,9 @@ from support.faults import (
     wait_drained,
 )
 from support.judge import Claim, Fault
-from support.waiting import block_until
 
 import vq
+from vq.testing.waiting import block_until
 
 pytestmark = pytest.mark.slow
 

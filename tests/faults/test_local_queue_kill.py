@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from support.faults import LONG, make_rng
 from support.local_queue_process import CONFIG, THREADS
-from support.waiting import PROCESSES_WAIT_S, block_until
 
 from vq.local import LocalQueue
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 pytestmark = pytest.mark.slow
 

@@ -21,10 +21,10 @@ from support.history import History, read_history
 from support.judge import Fault
 from support.threads import spawn
 from support.topics import create_topic
-from support.waiting import PROCESSES_WAIT_S, WAIT_S
 
 import vq
 from vq.devtools.zookeeper import EmbeddedZooKeeper
+from vq.testing.waiting import PROCESSES_WAIT_S, WAIT_S
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,8 @@ from support.cluster import ProcessCluster
 from support.faults import client_of, judge_run, make_rng, read_back, times
 from support.forks import UNWARNED
 from support.judge import Fault
-from support.waiting import PROCESSES_WAIT_S
+
+from vq.testing.waiting import PROCESSES_WAIT_S
 
 pytestmark = pytest.mark.slow
 

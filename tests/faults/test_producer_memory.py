@@ -20,11 +20,11 @@ import pytest
 from support.cluster import ProcessCluster
 from support.faults import client_of, times
 from support.filling_process import SIZE
-from support.waiting import PROCESSES_WAIT_S
 
 import vq
 from vq.client.config import MESSAGE_OVERHEAD_BYTES
 from vq.devtools.processes import BrokerChild
+from vq.testing.waiting import PROCESSES_WAIT_S
 
 pytestmark = pytest.mark.slow
 

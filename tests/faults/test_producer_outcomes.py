@@ -24,11 +24,11 @@ from support.judge import Fault
 from support.producers import core_of
 from support.threads import spawn
 from support.topics import create_topic
-from support.waiting import PROCESSES_WAIT_S, WAIT_S, block_until
 from support.zookeeper import ZooKeeperService
 
 import vq
 from vq.errors import InvalidState
+from vq.testing.waiting import PROCESSES_WAIT_S, WAIT_S, block_until
 
 pytestmark = pytest.mark.slow
 

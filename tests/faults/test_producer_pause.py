@@ -14,9 +14,9 @@ import pytest
 from support.cluster import ProcessCluster
 from support.faults import Sender, Way, client_of, judge_run, make_rng, read_back, times
 from support.judge import Fault
-from support.waiting import block_until
 
 import vq
+from vq.testing.waiting import block_until
 
 pytestmark = pytest.mark.slow
 

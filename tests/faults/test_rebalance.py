@@ -34,12 +34,12 @@ from support.faults import (
 )
 from support.history import read_history
 from support.judge import Fault
-from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper_log import group_evidence
 
 import vq
 from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.model import Address
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 pytestmark = pytest.mark.slow
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import pytest
 from support.cluster import ForkedBroker, ProcessCluster
-from support.waiting import PROCESSES_WAIT_S, block_until
 
 import vq
 from vq.devtools.processes import BrokerChild
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 pytestmark = pytest.mark.slow
 ROUNDS = 10 if os.environ.get("VQ_LONG") == "1" else 1

@@ -27,11 +27,11 @@ import pytest
 import trustme
 from support.certificates import write_tls
 from support.cluster import ForkedBroker, ProcessCluster
-from support.waiting import PROCESSES_WAIT_S, block_until
 
 import vq
 from vq.errors import NotAuthenticated, NotAuthorized
 from vq.security.tls import Tls
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 PACE_S = 0.005
 NODES = ("n1", "n2", "n3")

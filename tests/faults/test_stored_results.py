@@ -15,7 +15,8 @@ from support.cluster import ProcessCluster
 from support.command_server import ForkedProcess, command_server
 from support.databases import postgresql
 from support.faults import LONG, make_rng
-from support.waiting import block_until
+
+from vq.testing.waiting import block_until
 
 MESSAGES = 1_200 if LONG else 150
 KILLS = 8 if LONG else 2

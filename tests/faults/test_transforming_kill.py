@@ -11,9 +11,9 @@ import pytest
 from support.blocking import read_all
 from support.cluster import ProcessCluster
 from support.faults import make_rng
-from support.waiting import WAIT_S, block_until
 
 import vq
+from vq.testing.waiting import WAIT_S, block_until
 
 #: Sent before each kill.
 MESSAGES = 60

@@ -15,11 +15,11 @@ from support.cluster import process_cluster
 from support.faults import Sender, broker_settings, client_of, judge_run, kill, read_back
 from support.judge import Fault
 from support.small_disk import small_disk_at
-from support.waiting import block_until
 from support.zookeeper import ZooKeeperService
 
 import vq
 from vq.limits import MIB
+from vq.testing.waiting import block_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]
 

@@ -11,10 +11,10 @@ import pytest
 from support.cluster import ProcessCluster
 from support.faults import broker_settings, client_of, kill
 from support.producers import core_of
-from support.waiting import block_until
 
 import vq
 from vq.errors import PartitionUnavailable
+from vq.testing.waiting import block_until
 
 pytestmark = pytest.mark.slow
 PARTITIONS = 6

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from kazoo.exceptions import NoNodeError
 from support.cluster import ForkedBroker, ProcessCluster, process_cluster
-from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import ZooKeeperService, admin
 
 import vq
 from vq.coordination.tree.values.topics import GraceClock
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 pytestmark = pytest.mark.slow
 

@@ -42,13 +42,13 @@ from support.faults import (
 )
 from support.judge import Fault
 from support.topics import create_topic
-from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import admin
 from support.zookeeper_log import group_evidence
 
 import vq
 from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.model import Address
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 pytestmark = pytest.mark.slow
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from support.cluster import ProcessCluster, process_cluster
-from support.waiting import block_until
 from support.zookeeper import embedded
 
 from vq.devtools.zookeeper import EmbeddedZooKeeper
+from vq.testing.waiting import block_until
 
 pytestmark = pytest.mark.slow
 

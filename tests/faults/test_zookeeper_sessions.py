@@ -21,7 +21,6 @@ from support import waiting
 from support.chaos_proxy import UP, ChaosProxy
 from support.coordination import LeadingBroker
 from support.faults import wait_leader
-from support.waiting import PROCESSES_WAIT_S
 from support.zookeeper import ZooKeeperRoot, expire_session
 
 from vq.client.config import MessageFactoryConfig
@@ -41,6 +40,7 @@ from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import Address, TopicPartition
 from vq.operations.cluster.doctor import check_cluster
 from vq.remoting.ports import free_port
+from vq.testing.waiting import PROCESSES_WAIT_S
 
 pytestmark = pytest.mark.slow
 until = partial(waiting.until, timeout_s=PROCESSES_WAIT_S)

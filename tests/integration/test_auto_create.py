@@ -14,12 +14,12 @@ import pytest
 from support.chaos_proxy import DOWN, UP, ChaosProxy
 from support.cluster import ProcessCluster, process_cluster
 from support.threads import spawn
-from support.waiting import PROCESSES_WAIT_S
 from support.zookeeper import ZooKeeperService
 
 import vq
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import Address
+from vq.testing.waiting import PROCESSES_WAIT_S
 
 pytestmark = pytest.mark.slow
 PARTITIONS = 40

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import pytest
 from support.threads import in_thread
-from support.waiting import WAIT_S
 
 from vq.errors import ProtocolError, ShuttingDown, Unreachable
 from vq.model import Address
@@ -20,6 +19,7 @@ from vq.remoting.messages import decode_reply
 from vq.remoting.ports import free_port
 from vq.remoting.transport import TcpNetwork
 from vq.remoting.wire_pb2 import PingRequest, PingResponse
+from vq.testing.waiting import WAIT_S
 
 PING = PingRequest().SerializeToString()
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from support.blocking import NAMES, config_of
 from support.cluster import ProcessCluster
 from support.topics import create_topic
-from support.waiting import PROCESSES_WAIT_S, block_until
 
 import vq
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 TESTS = Path(__file__).parents[1]
 MESSAGES = 1_500

@@ -9,11 +9,11 @@ import pytest
 from support.cluster import process_cluster
 from support.raw_client import RawClient, message
 from support.small_disk import remount, small_disk_at
-from support.waiting import PROCESSES_WAIT_S, block_until
 
 from vq.errors import DiskFull
 from vq.limits import MIB
 from vq.store.records.record import decode_records
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 STAMP = {"producer_id": 5, "producer_epoch": 1}
 

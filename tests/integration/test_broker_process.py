@@ -13,7 +13,6 @@ import pytest
 from support.cluster import ForkedBroker, ProcessCluster
 from support.faults import broker_settings
 from support.raw_client import RawClient, message
-from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import admin
 
 from vq.devtools.processes import BrokerChild, BrokerSpec
@@ -24,6 +23,7 @@ from vq.remoting.frames import FrameParser
 from vq.remoting.messages import decode_error
 from vq.remoting.ports import free_port
 from vq.store.records.record import decode_records
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 STAMP = {"producer_id": 5, "producer_epoch": 1}
 

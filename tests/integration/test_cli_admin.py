@@ -12,10 +12,10 @@ import pytest
 from support.cluster import ProcessCluster
 from support.faults import client_of
 from support.json_schema import schema_of, wrong
-from support.waiting import block_until
 from support.zookeeper import admin
 
 from vq.cli.schemas import schemas
+from vq.testing.waiting import block_until
 
 pytestmark = pytest.mark.slow
 

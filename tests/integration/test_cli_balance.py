@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from support.cluster import ProcessCluster, drained
-from support.waiting import block_until
+
+from vq.testing.waiting import block_until
 
 pytestmark = pytest.mark.slow
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from support.cluster import ProcessCluster, process_cluster
-from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import ZooKeeperService
 
 from vq.cli.bench.worker import Worker, on_schedule, run
 from vq.cli.bench.workload import WorkFailed
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 pytestmark = pytest.mark.slow
 

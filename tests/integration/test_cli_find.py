@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from support.cluster import ProcessCluster
 from support.command_server import FASTER
-from support.waiting import block_until
 
 from vq.limits import MIB
+from vq.testing.waiting import block_until
 
 pytestmark = pytest.mark.slow
 

@@ -19,8 +19,9 @@ import click
 import pytest
 from support.cluster import ProcessCluster, process_cluster
 from support.terminal import CTRL_C, OnTerminal
-from support.waiting import block_until
 from support.zookeeper import ZooKeeperService
+
+from vq.testing.waiting import block_until
 
 pytestmark = pytest.mark.slow
 DRAWN = "sending to"

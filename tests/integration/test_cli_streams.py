@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from support.cluster import ProcessCluster, consumed, drained
-from support.waiting import PROCESSES_WAIT_S
 from support.zookeeper import forbidden
+
+from vq.testing.waiting import PROCESSES_WAIT_S
 
 pytestmark = pytest.mark.slow
 INPUT = b"".join(b"line %d\n" % number for number in range(500))

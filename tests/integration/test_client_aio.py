@@ -12,7 +12,6 @@ import pytest
 from support import waiting
 from support.cluster import ProcessCluster, process_cluster
 from support.producers import client_of
-from support.waiting import PROCESSES_WAIT_S
 from support.zookeeper import ZooKeeperService
 
 import vq
@@ -29,6 +28,7 @@ from vq.errors import (
 )
 from vq.limits import MESSAGE_BYTES_MAX, MIB
 from vq.model import SendResult, TopicPartition, TopicSettings
+from vq.testing.waiting import PROCESSES_WAIT_S
 
 until = partial(waiting.until, timeout_s=PROCESSES_WAIT_S)
 _names = itertools.count()

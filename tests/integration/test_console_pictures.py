@@ -20,11 +20,11 @@ from support.broker import MemoryCluster, memory_cluster
 from support.browser import async_chromium
 from support.console import PASSWORD, RunningConsole, fresh_database, running
 from support.filled_console import NAME, filled_console
-from support.waiting import until
 
 from vq.console.database.database import Database
 from vq.console.pages.table import PAGES
 from vq.gateway.quiet_server import QuietServer
+from vq.testing.waiting import until
 
 PICTURES = Path(".test-artifacts/console")
 #: Milliseconds after which a page that does not come to what is expected has failed.

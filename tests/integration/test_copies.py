@@ -8,10 +8,10 @@ from pathlib import Path
 
 from support.cluster import ForkedBroker, ProcessCluster
 from support.raw_client import RawClient, message
-from support.waiting import PROCESSES_WAIT_S, block_until
 
 import vq
 from vq.devtools.processes import BrokerChild
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 
 def add_copy(cluster: ProcessCluster) -> BrokerChild:

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support.waiting import PROCESSES_WAIT_S
+
+from vq.testing.waiting import PROCESSES_WAIT_S
 
 pytestmark = pytest.mark.slow
 DEMO = Path(__file__).parents[2] / "tools" / "demo.py"

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 from support.tool import load_tool
-from support.waiting import PROCESSES_WAIT_S
 from support.zookeeper import unavailable
+
+from vq.testing.waiting import PROCESSES_WAIT_S
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 PROMETHEUS = DEPLOY / "prometheus"

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from support.cluster import ProcessCluster
-from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import ZooKeeperService
 
 from vq.devtools.processes import ChildEnded
 from vq.remoting.ports import free_port
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 pytestmark = pytest.mark.slow
 

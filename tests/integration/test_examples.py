@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 from support.cluster import ProcessCluster
-from support.waiting import PROCESSES_WAIT_S, block_until
+
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py"))

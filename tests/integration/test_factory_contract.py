@@ -12,13 +12,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from support.waiting import block_until
 
 import vq
 from vq.client.failed_file import FailedFile
 from vq.errors import BatchFailed, InvalidArgument, InvalidState, UnknownTopic
 from vq.testing import ThreadCluster
 from vq.testing.fixtures import real_cluster
+from vq.testing.waiting import block_until
 
 Open = Callable[[str], vq.MessageFactory]
 
@@ -381,3 +381,49 @@ def test_unusable_arguments_are_refused_before_anything_is_sent(
         assert found.content == b"x"
         with pytest.raises(InvalidState):
             consumer.subscribe(topic)
+
+
+def test_a_commit_counts_nothing_that_is_in_hand(factory: vq.MessageFactory, topic: str) -> None:
+    """And messages of a call are of one thread; if that ends, they are delivered again."""
+    config = vq.ConsumerConfig(group=f"g-{topic}", start_position="earliest")
+    with factory.create_producer() as producer:
+        producer.send_sync(vq.Message(topic, b"1"))
+    with factory.create_consumer(config) as consumer:
+        consumer.subscribe(topic)
+        found: list[vq.Message] = []
+        called, end = threading.Event(), threading.Event()
+
+        def call() -> None:
+            found.extend(consumer.get_many(9, timeout=30))
+            consumer.commit()
+            called.set()
+            end.wait(30)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        assert called.wait(30)
+        with pytest.raises(InvalidState, match="hand the messages of one thread to others"):
+            consumer.get_many(9, timeout=0)
+        end.set()
+        thread.join(30)
+        found += consumer.get_many(9, timeout=30)
+    assert [each.content for each in found] == [b"1", b"1"]
+
+
+def test_a_close_ends_a_call_that_waits(factory: vq.MessageFactory, topic: str) -> None:
+    """It returns nothing, and takes nothing any more."""
+    consumer = factory.create_consumer(vq.ConsumerConfig(group=f"g-{topic}")).subscribe(topic)
+    consumer.get_many(1, timeout=0)
+    found: list[list[vq.Message]] = []
+
+    def call() -> None:
+        try:
+            found.append(consumer.get_many(1))
+        except InvalidState:  # the close came first
+            found.append([])
+
+    waiting = threading.Thread(target=call)
+    waiting.start()
+    consumer.close()
+    waiting.join(30)
+    assert found == [[]]

@@ -12,11 +12,11 @@ import pytest
 from support.blocking import NAMES, config_of
 from support.cluster import ProcessCluster
 from support.topics import create_topic
-from support.waiting import PROCESSES_WAIT_S, block_until
 
 import vq
 from vq import aio
 from vq.errors import InvalidArgument
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 WHERE = "price > 40 AND region IN ('hz', 'sh') AND NOT (vip = TRUE)"
 WANTED = [b"42", b"48", b"51", b"54", b"57"]

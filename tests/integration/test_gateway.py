@@ -20,7 +20,8 @@ from support.cluster import ProcessCluster
 from support.gateway_process import GatewayHere, gateway_process
 from support.generated import generated_by
 from support.http import samples
-from support.waiting import PROCESSES_WAIT_S, block_until
+
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 pytestmark = pytest.mark.slow
 LONG = os.environ.get("VQ_LONG") == "1"

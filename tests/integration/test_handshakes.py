@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from support.roles import new_role
-from support.waiting import until
 
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.serving.server import ENDED_COST, Server
@@ -16,6 +15,7 @@ from vq.clock import SystemClock
 from vq.model import Address
 from vq.remoting.hello import ServerIdentity
 from vq.remoting.transport import ACCEPT_BURST_S, HANDSHAKE_COST, TcpNetwork
+from vq.testing.waiting import until
 from vq.turn import Turn
 
 SILENT_MAX = 8

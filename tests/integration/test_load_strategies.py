@@ -17,13 +17,13 @@ from support.cluster import ForkedBroker, ProcessCluster, process_cluster
 from support.faults import broker_settings, client_of
 from support.small_disk import small_disk_at
 from support.strace import attached, need_strace
-from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import ZooKeeperService
 
 import vq
 from vq.client import broker_loads
 from vq.client.producer.spread import following, weights
 from vq.limits import MIB
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]
 

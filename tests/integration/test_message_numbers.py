@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from support.cluster import ProcessCluster
 from support.json_schema import wrong
-from support.waiting import block_until
 
 from vq.cli.schemas import schemas
+from vq.testing.waiting import block_until
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 import pytest
 from support.cluster import ProcessCluster
 from support.http import samples
-from support.waiting import PROCESSES_WAIT_S, block_until
+
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 pytestmark = pytest.mark.slow
 

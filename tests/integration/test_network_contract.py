@@ -14,13 +14,13 @@ from typing import cast
 import pytest
 import trustme
 from support.certificates import write_tls
-from support.waiting import WAIT_S
 
 from vq.errors import AddressUnavailable, Unreachable
 from vq.model import Address
 from vq.remoting.memory import MemoryNetwork
 from vq.remoting.transport import Network, TcpNetwork, nobody_listens, tune
 from vq.security.tls import TlsContexts
+from vq.testing.waiting import WAIT_S
 
 HERE = Address("127.0.0.1", 0)
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from support.cluster import ProcessCluster
-from support.waiting import block_until
 
 import vq
 from vq.errors import PartitionQuarantined
 from vq.store.records.format import CONTROL_BYTES
+from vq.testing.waiting import block_until
 
 pytestmark = pytest.mark.slow
 #: Long enough that one is not found in the random bytes of an id or a checksum.

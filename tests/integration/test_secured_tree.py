@@ -9,11 +9,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl, make_digest_acl_credential
 from support.cluster import ProcessCluster, process_cluster
-from support.waiting import PROCESSES_WAIT_S, block_until
 
 import vq
 from vq.coordination.tree.acls import identity_of
 from vq.devtools.zookeeper import EmbeddedZooKeeper
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 AUTHS = {name: f"{name}:{name}-0123456789abcdef" for name in ("operators", "brokers", "orders")}
 MESSAGES = 20

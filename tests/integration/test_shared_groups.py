@@ -8,10 +8,10 @@ from operator import attrgetter
 import pytest
 from support.blocking import config_of
 from support.cluster import ProcessCluster
-from support.waiting import block_until
 
 import vq
 from vq.errors import LeaseLost
+from vq.testing.waiting import block_until
 
 OPEN = attrgetter("open")
 

@@ -6,11 +6,11 @@ import time
 import pytest
 from support.raw_client import RawClient, message
 from support.strangers import strangers
-from support.waiting import PROCESSES_WAIT_S, block_until
 
 from vq.devtools.processes import BrokerChild
 from vq.errors import UnknownTopic
 from vq.limits import CONNECTIONS_BEFORE_HELLO_MAX
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,6 @@ import uvicorn
 from support.certificates import LONG_AGO, write_ca, write_tls
 from support.recording_relay import recording_relay
 from support.roles import new_role
-from support.waiting import WAIT_S, until
 
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.serving.server import Server
@@ -33,6 +32,7 @@ from vq.remoting.http import HttpServer, text_page
 from vq.remoting.transport import TcpNetwork
 from vq.remoting.wire_pb2 import PingRequest, PingResponse
 from vq.security.tls import ClientCertificates, Tls, TlsContexts
+from vq.testing.waiting import WAIT_S, until
 from vq.turn import Turn
 
 ANY_PORT = Address("127.0.0.1", 0)

@@ -19,12 +19,12 @@ from support.certificates import write_tls
 from support.cluster import ForkedBroker, ProcessCluster, process_cluster
 from support.gateway_process import gateway_process
 from support.raw_client import RawClient
-from support.waiting import block_until
 from support.zookeeper import ZooKeeperService
 
 import vq
 from vq.devtools.processes import BrokerChild, ask_status
 from vq.security.tls import Tls, TlsContexts
+from vq.testing.waiting import block_until
 
 #: So many connections are open at once, and each may take so much of a broker.
 IDLE = 250

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 from support.cluster import ProcessCluster
-from support.waiting import block_until
 
 import vq
 from vq.errors import NotAuthenticated
+from vq.testing.waiting import block_until
 
 PASSWORD = "correct horse battery staple"
 

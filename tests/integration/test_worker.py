@@ -14,9 +14,9 @@ import pytest
 from support.blocking import NAMES, config_of
 from support.cluster import ProcessCluster
 from support.topics import create_topic
-from support.waiting import PROCESSES_WAIT_S, block_until
 
 import vq
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 pytestmark = pytest.mark.slow
 

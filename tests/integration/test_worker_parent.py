@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from support import worker_child
-from support.waiting import PROCESSES_WAIT_S, until
 
 from vq.backoff import Backoff
 from vq.errors import InvalidArgument, InvalidState
+from vq.testing.waiting import PROCESSES_WAIT_S, until
 from vq.worker import supervisor
 from vq.worker.config import RunnerConfig
 from vq.worker.supervisor import Supervisor

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from support.cluster import process_cluster
 from support.documents import ROOT
-from support.waiting import block_until
 
 from vq.devtools.zookeeper import EmbeddedZooKeeper
+from vq.testing.waiting import block_until
 
 PAGE = ROOT / "docs" / "howto" / "set-up-zookeeper.md"
 

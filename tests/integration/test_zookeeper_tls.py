@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import trustme
 from support.certificates import LONG_AGO, write_ca, write_tls
-from support.waiting import PROCESSES_WAIT_S, until
 from support.zookeeper import unavailable
 
 from vq.client.config import MessageFactoryConfig
@@ -19,6 +18,7 @@ from vq.devtools.zookeeper import EmbeddedZooKeeper, MissingPart
 from vq.errors import CoordinationError
 from vq.operations.cluster.doctor import check_cluster
 from vq.security.tls import ClientCertificates, Tls
+from vq.testing.waiting import PROCESSES_WAIT_S, until
 
 
 @pytest.fixture(scope="module")

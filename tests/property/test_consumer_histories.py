@@ -26,7 +26,6 @@ import pytest
 from support.broker import MemoryCluster
 from support.client import cluster_client
 from support.raising_logs import raising_logs
-from support.waiting import until
 
 from vq import aio
 from vq.client.cluster import ClusterClient
@@ -42,6 +41,7 @@ from vq.coordination.tree.values.consumers import Assignment, CommittedOffset, O
 from vq.errors import VqError
 from vq.model import Message, SendResult, TopicPartition
 from vq.testing.loop import clock_of_loop
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 LONG = os.environ.get("VQ_LONG") == "1"

@@ -23,7 +23,6 @@ from support.cluster import ProcessCluster
 from support.html_page import PageReader
 from support.json_schema import schema_of, wrong
 from support.raw_client import RawClient, message
-from support.waiting import block_until
 
 import vq
 from pyspark_vq import connection
@@ -32,6 +31,7 @@ from vq.admin import ArchivedBlock
 from vq.cli import main
 from vq.cli.reports import report_capacity
 from vq.devtools.processes import BrokerChild
+from vq.testing.waiting import block_until
 
 #: Two reports; a machine that is busy with other work needs minutes for them.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from support.waiting import block_until
 
 from pyspark_vq.reports import lag, lag_reading, lag_rules
 from pyspark_vq.reports.lag_rules import SCHEMA
@@ -13,6 +12,7 @@ from pyspark_vq.reports.progress import tasks_of
 from vq.admin import GroupContract, GroupView, LagFacts, LagThresholds, TopicState
 from vq.errors import InvalidArgument
 from vq.operations.groups.lag_rules import VERDICTS
+from vq.testing.waiting import block_until
 
 NOW_S = 1_795_700_000.0
 FACTS = {

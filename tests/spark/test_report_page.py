@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from support.html_page import PageReader
-from support.waiting import block_until
 
 from pyspark_vq.reports import charts, outputs
 from pyspark_vq.reports.charts import Band, Bar, Html, Limit, Line, Share
@@ -37,6 +36,7 @@ from pyspark_vq.reports.page import (
     tag,
 )
 from pyspark_vq.reports.progress import Progress, bar_text
+from vq.testing.waiting import block_until
 
 HOSTILE = "</style><script>alert(1)</script>\u202e\x1b[31m\"'&"
 

@@ -13,11 +13,11 @@ from pyspark.errors import AnalysisException, PySparkException, StreamingQueryEx
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr, udf
 from support.cluster import ProcessCluster
-from support.waiting import PROCESSES_WAIT_S
 
 import vq
 from pyspark_vq import connection, register
 from pyspark_vq.session import session
+from vq.testing.waiting import PROCESSES_WAIT_S
 
 pytestmark = pytest.mark.slow
 

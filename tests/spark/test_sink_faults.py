@@ -18,7 +18,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from support.cluster import ProcessCluster
-from support.waiting import block_until
 
 import vq
 from pyspark_vq import connection
@@ -26,6 +25,7 @@ from pyspark_vq import sink as module
 from pyspark_vq.sink import BATCH_ID, QUERY_ID, RUN_ID, batch_sink, stream_sink
 from vq.devtools.processes import BrokerChild
 from vq.errors import ProducerFenced
+from vq.testing.waiting import block_until
 
 pytestmark = pytest.mark.slow
 

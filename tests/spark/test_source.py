@@ -21,7 +21,6 @@ from pyspark.sql.datasource import GreaterThanOrEqual
 from support.cluster import ProcessCluster
 from support.faults import kill
 from support.raw_client import RawClient, message
-from support.waiting import block_until
 
 import vq
 from pyspark_vq import register
@@ -29,6 +28,7 @@ from pyspark_vq.columns import SCHEMA
 from pyspark_vq.options import ReadOptions
 from pyspark_vq.reader import BatchReader, DataLost
 from vq.columns import Selection
+from vq.testing.waiting import block_until
 
 pytestmark = pytest.mark.slow
 

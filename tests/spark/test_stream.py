@@ -10,10 +10,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from support.cluster import ProcessCluster
-from support.waiting import block_until
 
 import vq
 from pyspark_vq.group import PAUSE_S
+from vq.testing.waiting import block_until
 
 pytestmark = pytest.mark.slow
 

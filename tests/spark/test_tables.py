@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import Row, SparkSession
 from support.cluster import ProcessCluster
-from support.waiting import block_until
 from support.zookeeper import admin
 
 import pyspark_vq
@@ -13,6 +12,7 @@ import vq
 from pyspark_vq import connection
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
 from vq.message_filter import ALL
+from vq.testing.waiting import block_until
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 from support.broker import Client, MemoryCluster
-from support.waiting import until
 
 from vq.broker.node import BrokerNode
 from vq.broker.serving.broker_session import BrokerSession
@@ -13,6 +12,7 @@ from vq.coordination.security.quotas import change_quotas
 from vq.remoting.membership import Principal
 from vq.security.quotas import Quota, Quotas
 from vq.security.rules import AccessRule, AccessRules
+from vq.testing.waiting import until
 
 
 def believe_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
-from support.waiting import until_true
 
 from vq.broker.history import archive_runs
 from vq.broker.history.archive_runs import Archiver
@@ -15,6 +14,7 @@ from vq.coordination.leases.runs import make_run, read_result
 from vq.coordination.tree.coordinator import Coordinator
 from vq.coordination.tree.values.runs import RunOrder, RunResult
 from vq.store.log.block import Block
+from vq.testing.waiting import until_true
 
 HOUR_MS = 3_600_000
 

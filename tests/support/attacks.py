@@ -23,8 +23,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from support.waiting import block_until
-
 from vq import limits
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import ClientConnection
@@ -32,6 +30,7 @@ from vq.remoting.format import FLAG_HESSIAN, MAGIC_VERSION, PREFIX, Command
 from vq.remoting.frames import FrameParser
 from vq.remoting.login import Login
 from vq.security.scram import ITERATIONS_MIN
+from vq.testing.waiting import block_until
 
 MIB: Final = limits.MIB
 TOPIC: Final = "healthy"

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import google_crc32c
 import pytest
-from support.waiting import WAIT_S
 
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.base.runner import InlineRunner, Lane, Runner
@@ -32,6 +31,7 @@ from vq.store.log.log import LogConfig
 from vq.store.records.record import encode_record
 from vq.testing.machines import DATA as DATA
 from vq.testing.machines import Machines, host_of
+from vq.testing.waiting import WAIT_S
 
 T = TypeVar("T")
 

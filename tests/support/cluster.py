@@ -15,12 +15,12 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, SessionExpiredError
 from support.command_server import TRACED, command_server
 from support.json_schema import schema_of, wrong
-from support.waiting import PROCESSES_WAIT_S
 from support.zookeeper import admin
 
 from vq.devtools.processes import BrokerChild, BrokerSpec, open_log
 from vq.model import Address
 from vq.store.disk.real_disk import RealDisk
+from vq.testing.waiting import PROCESSES_WAIT_S
 
 VQ = (sys.executable, "-m", "vq.cli.main")
 

@@ -10,7 +10,6 @@ import httpx
 import pytest
 from support.broker import MemoryCluster
 from support.client import cluster_client
-from support.waiting import until
 
 from vq import aio
 from vq.client.config import MessageFactoryConfig
@@ -18,6 +17,7 @@ from vq.console.accounts.accounts import AccountRole, add_account
 from vq.console.app import ConsoleApp
 from vq.console.config import ConsoleConfig
 from vq.console.database.database import Database, DatabaseFailed
+from vq.testing.waiting import until
 
 BASE = "http://127.0.0.1:8120"
 PASSWORD = "a long password"

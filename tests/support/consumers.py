@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 from support.broker import MemoryCluster
-from support.waiting import WAIT_S, until_true
 
 from vq import aio
 from vq.client.cluster import ClusterClient
@@ -13,6 +12,7 @@ from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.group.membership import Membership
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.model import Message, TopicPartition
+from vq.testing.waiting import WAIT_S, until_true
 
 
 async def send(factory: aio.MessageFactory, *messages: Message) -> list[Any]:

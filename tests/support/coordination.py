@@ -4,8 +4,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from support.waiting import WAIT_S, until
-
 from vq.clock import SystemClock
 from vq.coordination.brokers.fitness import Fitness
 from vq.coordination.brokers.leadership import Leadership, Leading, Standing
@@ -17,6 +15,7 @@ from vq.coordination.tree.coordinator import Coordinator, SessionState
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.model import Address
+from vq.testing.waiting import WAIT_S, until
 
 
 @asynccontextmanager

@@ -3,7 +3,6 @@
 import asyncio
 
 from support.broker import Client, MemoryCluster, message
-from support.waiting import WAIT_S, until
 
 from vq.broker.health.repairing import Repairer
 from vq.broker.node import BrokerNode
@@ -12,6 +11,7 @@ from vq.coordination.tree.values.brokers import Registration
 from vq.remoting import wire_pb2 as wire
 from vq.store.disk.memory_disk import keep_all
 from vq.store.log.log_config import LogConfig
+from vq.testing.waiting import WAIT_S, until
 
 
 class Group:

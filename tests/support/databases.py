@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import unavailable
+
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 _STOP_S = 20.0
 

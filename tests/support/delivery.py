@@ -8,8 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from support.waiting import block_until
-
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.by_mode import delivery_for
 from vq.client.consumer.deliver.delivery import DeliveryHooks, Executor
@@ -24,6 +22,7 @@ from vq.model import Key, Message, TopicPartition
 from vq.store.records.compression import compress
 from vq.store.records.format import COMPRESSION_ZLIB
 from vq.store.records.record import Properties, encode_properties, encode_record
+from vq.testing.waiting import block_until
 
 
 class Told:

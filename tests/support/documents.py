@@ -35,7 +35,8 @@ from typing import Self
 from support import forked_command
 from support.command_server import command_server
 from support.java import SHORT_LIVED
-from support.waiting import PROCESSES_WAIT_S
+
+from vq.testing.waiting import PROCESSES_WAIT_S
 
 ROOT = Path(__file__).parents[2]
 BLOCK_S = PROCESSES_WAIT_S

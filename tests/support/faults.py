@@ -21,11 +21,11 @@ from support.block_files import read_partition
 from support.cluster import ProcessCluster
 from support.history import History, name_of, read_histories, read_history
 from support.judge import Evidence, Fault, Verdict, judge
-from support.waiting import PROCESSES_WAIT_S, block_until
 
 import vq
 from vq.devtools.processes import BrokerChild
 from vq.devtools.zookeeper import EmbeddedZooKeeper
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 LONG = os.environ.get("VQ_LONG") == "1"
 _TICK_S = 0.005

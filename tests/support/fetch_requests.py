@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Iterable
 
 from support.broker import Client, fetched, message
-from support.waiting import WAIT_S
 
 from vq import limits
 from vq.remoting import wire_pb2 as wire
 from vq.store.records.record import decode_records
+from vq.testing.waiting import WAIT_S
 
 MIB = limits.MIB
 

@@ -13,7 +13,6 @@ from support.broker import MemoryCluster
 from support.client import factory_of
 from support.console import PASSWORD, RunningConsole, running
 from support.protobuf import SHOP, order_class
-from support.waiting import WAIT_S, until, until_true
 
 from vq import Retry, aio
 from vq.client.config import ConsumerConfig
@@ -25,6 +24,7 @@ from vq.console.database.database import Database
 from vq.coordination.groups.groups import UnknownGroup
 from vq.model import Message
 from vq.operations.messages.settling import LetterState
+from vq.testing.waiting import WAIT_S, until, until_true
 
 #: The account that pictures are taken with.
 NAME = "anna"

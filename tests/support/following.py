@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from support.broker import Client, MemoryCluster, message
-from support.waiting import until
 
 from vq.broker.node import BrokerNode
 from vq.store.log.log import Log
+from vq.testing.waiting import until
 
 
 @dataclass

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from support.waiting import until
 
 from vq import aio
 from vq.gateway.app import Gateway, gateway_app
 from vq.gateway.bearer import make_token
 from vq.gateway.config import GatewayConfig
 from vq.gateway.tokens import entry_of
+from vq.testing.waiting import until
 
 BASE = "http://localhost"
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import httpx
 from support.cluster import ProcessCluster
-from support.waiting import PROCESSES_WAIT_S, block_until
+
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 
 @dataclass

@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 from support.broker import Client, MemoryCluster, message
-from support.waiting import until
 
 from vq.broker.partition.channel import Channel
 from vq.broker.serving.moving import Mover
@@ -17,6 +16,7 @@ from vq.coordination.topics.topics import (
 from vq.operations.partitions.placements import next_number
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
+from vq.testing.waiting import until
 
 
 class GroupPair:

@@ -4,10 +4,10 @@ import asyncio
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
-from support.waiting import WAIT_S
 
 from vq.model import Address
 from vq.remoting.transport import Network
+from vq.testing.waiting import WAIT_S
 
 
 @dataclass

@@ -17,7 +17,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
-from support.waiting import until
+
+from vq.testing.waiting import until
 
 CLIENT, SECRET = "vq-console", "the secret of the console"
 KEYS = [RSAKey.generate_key(2048, {"kid": kid, "use": "sig"}) for kid in ("one", "two", "three")]

@@ -4,7 +4,6 @@ import asyncio
 import random
 
 from support.delivery import Told, endless
-from support.waiting import WAIT_S
 
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.failures import Failures
@@ -14,6 +13,7 @@ from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.reading.chunk import Chunk
 from vq.model import TopicPartition
 from vq.store.records.record import encode_record
+from vq.testing.waiting import WAIT_S
 
 
 class Partition:

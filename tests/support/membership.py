@@ -7,7 +7,6 @@ from typing import Any
 
 from support.broker import MemoryCluster
 from support.client import cluster_client
-from support.waiting import until
 
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
@@ -24,6 +23,7 @@ from vq.errors import VqError
 from vq.message_filter import ALL as EVERYTHING
 from vq.message_filter import Filter
 from vq.model import TopicPartition
+from vq.testing.waiting import until
 
 P0, P1, P2, P3 = (TopicPartition("t", number) for number in range(4))
 ALL = {P0, P1, P2, P3}

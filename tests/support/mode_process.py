@@ -17,10 +17,10 @@ from typing import Any
 
 from support.history import History
 from support.modes import GROUPS, fails, number_of
-from support.waiting import PROCESSES_WAIT_S
 
 import vq
 from vq.devtools.processes import die_with
+from vq.testing.waiting import PROCESSES_WAIT_S
 
 #: One of so many messages takes long.
 _SLOW_EVERY = 61

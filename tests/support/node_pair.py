@@ -1,13 +1,13 @@
 """Two nodes of one broker group in memory, and what retention does to their logs."""
 
 from support.broker import Client, MemoryCluster, message
-from support.waiting import until
 
 from vq.broker.node import BrokerNode
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.copied import show_copied
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.log.log import Log
+from vq.testing.waiting import until
 
 
 class NodePair:

@@ -3,7 +3,6 @@
 from typing import Any
 
 from support.broker import MemoryCluster
-from support.waiting import until
 
 from vq import MessageFactory, MessageProducer, aio
 from vq.client.cluster import ClusterClient
@@ -13,6 +12,7 @@ from vq.client.producer.core import ProducerCore
 from vq.coordination.topics import topics
 from vq.limits import MESSAGE_BYTES_MAX
 from vq.model import Message
+from vq.testing.waiting import until
 
 SMALLEST_BUFFER = MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import google_crc32c
-from support.waiting import PROCESSES_WAIT_S
 
 from vq.errors import VqError
 from vq.remoting import wire_pb2 as wire
@@ -17,6 +16,7 @@ from vq.remoting.connection import ClientConnection, Closing, Opened, Reply
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply, encode_header
 from vq.store.records.record import encode_record
+from vq.testing.waiting import PROCESSES_WAIT_S
 
 
 class RawClient:

@@ -1,7 +1,6 @@
 """Nodes in memory whose logs a test damages, and what their repair made of it."""
 
 from support.broker import Client, MemoryCluster, message
-from support.waiting import until
 
 from vq.broker.health.repairing import Repairer
 from vq.broker.node import BrokerNode
@@ -11,6 +10,7 @@ from vq.coordination.topics.topics import change_placement, describe_topic
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.store.disk.memory_disk import keep_all
+from vq.testing.waiting import until
 
 
 def repairer(node: BrokerNode) -> Repairer:

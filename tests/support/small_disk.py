@@ -14,8 +14,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from support.waiting import PROCESSES_WAIT_S
 from support.zookeeper import forbidden, unavailable
+
+from vq.testing.waiting import PROCESSES_WAIT_S
 
 _HOLD = 'mount "$@" && echo mounted && exec cat'  # until its standard input ends: with us
 _holders: dict[Path, int] = {}

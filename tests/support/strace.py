@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 from support.cluster import ForkedBroker
 from support.command_server import command_server
-from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import forbidden, unavailable
 
 from vq.devtools.processes import BrokerChild, BrokerSpec
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 _LINE = re.compile(r"^(\d+)\s+(?:([a-z_0-9]+)\((.*)|<\.\.\. ([a-z_0-9]+) resumed>(.*))$", re.DOTALL)
 _UNFINISHED = " <unfinished ...>"

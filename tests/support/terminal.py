@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import IO, Any, Self
 
-from support.waiting import PROCESSES_WAIT_S, block_until
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 CTRL_C = "\x03"
 _ROWS, _COLUMNS = 24, 100

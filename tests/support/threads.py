@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
 
-from support.waiting import WAIT_S
+from vq.testing.waiting import WAIT_S
 
 T = TypeVar("T")
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from support.broker import Client, MemoryCluster, memory_cluster, message
 from support.node_pair import NodePair, whole
-from support.waiting import until
 
 from vq import limits
 from vq.broker import upkeep
@@ -34,6 +33,7 @@ from vq.coordination.brokers import leadership, registry
 from vq.coordination.leases import leases
 from vq.coordination.tree.memory import MemoryEnsemble
 from vq.testing.loop import clock_of_loop
+from vq.testing.waiting import until
 
 HOUR_S = 3_600
 #: What looks at a node many times a second or a minute looks so much less often.

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
-from support.waiting import PROCESSES_WAIT_S
 
 from vq.coordination.tree.four_letter import four_letter_word
 from vq.coordination.tree.zk import ZooKeeperCoordinator
 from vq.devtools.zookeeper import EmbeddedZooKeeper, MissingPart
+from vq.testing.waiting import PROCESSES_WAIT_S
 
 DOCKER_IMAGE = "zookeeper:3.9"
 

@@ -15,11 +15,11 @@ import pytest
 from support.forks import UNWARNED
 from support.raising_logs import raising_logs
 from support.threads import spawn
-from support.waiting import WAIT_S, block_until
 
 import vq
 from vq.errors import DiskFull
 from vq.log_lines import LINES_MAX, VALUE_CHARS_MAX, Line, drain, get_logger, never_wait
+from vq.testing.waiting import WAIT_S, block_until
 
 PACKAGE = Path(vq.__file__).parent
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}

@@ -265,6 +265,8 @@ class LocalQueue:
             if self._core.done_full:
                 await self._commit_with(())
             item = await self._next()
+            if item is not None:
+                self._core.note_given(item)
             if item is not None or (deadline is not None and _monotonic() >= deadline):
                 return item
             core, waker = self._core, _LoopWaker()

@@ -19,7 +19,13 @@ from vq.client.consumer.deliver.listening import check_listener
 from vq.client.future import SendCallback, check_callback, report
 from vq.client.kinds import check_between
 from vq.errors import InvalidState, TimedOut, VqError
-from vq.local.factory import LocalFactory, LocalMessageConsumer, LocalMessageProducer, refuse_name
+from vq.local.factory import (
+    LOOK_S,
+    LocalFactory,
+    LocalMessageConsumer,
+    LocalMessageProducer,
+    refuse_name,
+)
 from vq.local.items import LocalItem
 from vq.local.listeners import CANCELLED, as_delivered
 from vq.message_filter import Wanting
@@ -228,7 +234,7 @@ class AsyncLocalConsumer:
         check_between("max_messages", max_messages, 1, limits.MANY_MAX)
         timeout = None if timeout is None else check_timeout(timeout)
         topic, passes = self._inner.pulled()
-        self._inner.commit()
+        self._inner.finish()
         if self._pulled is None:
             queue = await asyncio.to_thread(self._factory.queue, topic)
             self._pulled = LocalQueue.over(queue._core)
@@ -236,10 +242,13 @@ class AsyncLocalConsumer:
         taken: list[tuple[LocalItem, Message]] = []
         try:
             while len(taken) < max_messages:
-                left_s = None if deadline is None else max(deadline - _monotonic(), 0.0)
-                item = await self._pulled.take(0 if taken else left_s)
+                left_s = LOOK_S if deadline is None else max(deadline - _monotonic(), 0.0)
+                item = await self._pulled.take(0 if taken else min(left_s, LOOK_S))
                 if item is None:
-                    break
+                    is_over = deadline is not None and left_s <= LOOK_S
+                    if taken or is_over or self.closed:
+                        break
+                    continue
                 try:
                     message = as_delivered(item)
                     wanted = passes(message)
@@ -254,21 +263,21 @@ class AsyncLocalConsumer:
             for item, _ in reversed(taken):
                 self._pulled._core.give_back(item)
             raise
-        self._inner.hold([item for item, _ in taken])
-        return [message for _, message in taken]
+        is_held = self._inner.hold([item for item, _ in taken])
+        return [message for _, message in taken] if is_held else []
 
     def __aiter__(self) -> AsyncIterator[Message]:
         """Iterate over messages; each counts as handled when the next one is asked for."""
         return self._messages()
 
     async def _messages(self) -> AsyncIterator[Message]:
-        while True:
+        while not self.closed:
             for message in await self.get_many(1):
                 yield message
 
     async def commit(self) -> None:
-        """Complete what ``get_many`` has returned."""
-        self._inner.commit()
+        """Return once it is durable what was handled; what is in hand of ``get_many`` is not."""
+        await asyncio.to_thread(self._inner.commit)
 
     async def close(self) -> None:
         """Wait up to 30 s for listeners that run; those that are not done by then are cancelled.

@@ -41,7 +41,7 @@ from vq.errors import (
 )
 from vq.local.items import IDEMPOTENCY_HEADER, LATER, PRIORITY_MAX, LocalItem, split_head
 from vq.local.notes import Aside, LaneRange, code_of
-from vq.local.pad import SLOTS
+from vq.local.pad import SLOTS, Given, given_of
 from vq.local.settings import LocalQueueConfig, WhenCrowded
 from vq.local.state import QueueState
 from vq.local.storage import (
@@ -215,9 +215,11 @@ class QueueCore:
                 self._numbers_at_open += line.end_number
                 line.skip(was.skipped)
                 items = storage.open_items(lane, was, self.name)
+                items = self._told_how_often(items, found.given)
                 state.loaded(lane, items, was.next_number, was.next_offset)
             state.plain = False
-            state.restore_asides(found.asides)
+            state.restore_asides(self._given_before(each, found.given) for each in found.asides)
+            state.given = {code: was for code, was in found.given.items() if code & 3 != LATER}
             state.keys.update(found.keys)
             for failed in self._flush(storage, checkpoints=True).values():
                 raise failed
@@ -227,6 +229,56 @@ class QueueCore:
             raise
         self._storage = storage
         self.size_at_open = state.size
+
+    def _told_how_often(self, items: list[LocalItem], given: dict[int, Given]) -> list[LocalItem]:
+        """Return messages that were read and go into line, with how often they were given.
+
+        What was in hand at a crash has failed once more. As after a failure, one that has used up
+        its retries waits for a time: whatever ends its process does not stop the others.
+        """
+        if not given:
+            return items
+        in_line = []
+        for item in items:
+            was = given.pop(code_of(item.lane, item.number), None)
+            if was is not None:
+                item.attempts = was.times
+                again = item.again(was.times + 1)
+                if was.times > self.config.retries and not was.keeps_place:
+                    self.opened.add(again)
+                    self._set_aside(item, again, self._retry_ms())
+                    continue
+                item = again
+            in_line.append(item)
+        return in_line
+
+    def _given_before(self, aside: Aside, given: Mapping[int, Given]) -> Aside:
+        was = given.get(code_of(LATER, aside.number))
+        if was is None:
+            return aside
+        due_ms = aside.due_ms
+        if was.times > self.config.retries:
+            due_ms = max(due_ms, self._retry_ms())
+        return aside._replace(due_ms=due_ms, attempts=max(aside.attempts, was.times))
+
+    def _retry_ms(self) -> int:
+        return self._clock.wall_ms() + math.ceil(self.config.retry_s * 1000)
+
+    def note_given(self, item: LocalItem, tries: int = 0, *, keeps_place: bool = False) -> None:
+        """Note that somebody begins to handle a message: a crash counts as a failure then.
+
+        Args:
+            item: The message.
+            tries: So often it failed since it was taken.
+            keeps_place: It stays where it is in line, however often it fails so.
+        """
+        storage = self._storage
+        if storage is not None:
+            code = item.number << 2 | item.lane
+            try:
+                storage.given.note(given_of(code, item.attempts + tries, keeps_place))
+            except ValueError:  # it was closed just now
+                pass
 
     def _save_at_open(self, storage: Storage) -> None:
         snapshot = self.state.snapshot(storage.ends, storage.later_end, storage.notes_end)
@@ -568,9 +620,12 @@ class QueueCore:
             for number, record in found
             if not line.skipped or state.wanted(lane, number)
         ]
-        before = line.unread
+        before, count = line.unread, len(items)
+        items = self._told_how_often(items, state.given)
         state.loaded(lane, items, number, offset)
-        if line.unread + len(items) < before:  # some are damaged, and set aside
+        if len(items) < count:
+            self.sleeper.kick()
+        if line.unread + count < before:  # some are damaged, and set aside
             self.spaces.wake_all()
         return len(items)
 
@@ -584,7 +639,14 @@ class QueueCore:
         while number < line.end_number and len(items) < count:
             found, offset, number = storage.read(lane, offset, number, count)
             items += [
-                LocalItem.stored(record, self.name, lane, each, priority=lane, attempts=1)
+                LocalItem.stored(
+                    record,
+                    self.name,
+                    lane,
+                    each,
+                    priority=lane,
+                    attempts=self.state.times_given(lane, each) + 1,
+                )
                 for each, record in found
                 if self.state.wanted(lane, each)
             ]
@@ -632,6 +694,8 @@ class QueueCore:
 
     def give_back(self, item: LocalItem) -> None:
         """Give a message again that no taker has seen."""
+        if self.refusal is not None:  # as in ``extend_item``; a new start gives it again
+            return
         self.check_not_interrupting()
         with self.lock:
             again = self.state.exchange(item, item.attempts)
@@ -750,6 +814,8 @@ class QueueCore:
             LeaseLost: The item does not stand for it any more.
         """
         if not isinstance(item, LocalItem):
+            raise self.lost(item)
+        if self.refusal is not None:  # in the child of a fork the lock may be held for ever
             raise self.lost(item)
         self.check_not_interrupting()
         with self.lock:
@@ -1160,7 +1226,8 @@ class QueueCore:
             raise DiskFull(
                 f"queue {self.name!r} is closed, and its disk was full: a loss of power may have "
                 f"what was completed last given again: {self.intake.unwritten}",
-                hint="nothing of what puts returned for is lost; free space before you open it",
+                hint="messages of puts that waited are stored, others may not be; free space, then "
+                "open it",
             )
 
     def _end_storage(self) -> None:
@@ -1172,6 +1239,7 @@ class QueueCore:
                     self._storage = storage
                     self.save()
                     self._storage = None
+                    storage.given.keep(())  # no message has ended the process
             finally:
                 self._end_with(InvalidState(f"queue {self.name!r} is closed"))
                 storage.close()

@@ -5,6 +5,7 @@ cluster by another configuration; what only a cluster has is refused, with its n
 """
 
 import concurrent.futures
+import contextlib
 import os
 import threading
 import time
@@ -40,11 +41,13 @@ from vq.model import Message, SendResult, check_name, check_timeout
 from vq.reserved import Purpose, check_own_name, group_of, is_reserved
 from vq.shown import shown
 
-__all__ = ["LocalFactory", "LocalMessageConsumer", "LocalMessageProducer", "refuse_name"]
+__all__ = ["LOOK_S", "LocalFactory", "LocalMessageConsumer", "LocalMessageProducer", "refuse_name"]
 
 logger = get_logger(__name__)
 _NO_PLACE: Final = SendResult(-1, -1, -1)  # of a message whose commit has not ended
 _SEND_SYNC_S: Final = 3.0
+#: A call that waits for messages looks so often whether its consumer was closed.
+LOOK_S: Final = 0.5
 _monotonic: Final = time.monotonic
 #: Settings that would change what a message means, which a local queue does not have.
 _NO_PRODUCER_SETTINGS: Final = (
@@ -190,10 +193,11 @@ class LocalFactory:
             self._closed = True
             consumers, self._consumers = self._consumers, []
             queues, self._queues = list(self._queues.values()), {}
-        for consumer in consumers:
-            consumer.close()
-        for queue in queues:
-            queue.close()
+        with contextlib.ExitStack() as last_first:  # if a step fails, the others are done
+            for queue in queues:
+                last_first.callback(queue.close)
+            for consumer in consumers:
+                last_first.callback(consumer.close)
 
 
 class _Sending:
@@ -450,25 +454,62 @@ class LocalMessageConsumer:
     def get_many(self, max_messages: int, timeout: float | None = None) -> list[Message]:
         """Return messages of the one topic; those of the call before count as handled.
 
+        The messages of a call are of the thread that called. If it ends, they are given again.
+
         Args:
             max_messages: 1 to 100,000.
             timeout: Seconds to wait for the first one; None: without an end.
 
         Raises:
             InvalidArgument: An argument is unusable.
-            InvalidState: It is closed, or has no topic without a listener.
+            InvalidState: It is closed, has no topic without a listener, or another thread has
+                messages of a call, or waits for some.
         """
         check_between("max_messages", max_messages, 1, limits.MANY_MAX)
         timeout = _bound(timeout)
         topic, passes = self.pulled()
-        self.commit()
-        self._owner = threading.current_thread()
+        self._enter()
+        try:
+            messages = self._pull(topic, passes, max_messages, timeout)
+        finally:
+            if not self._in_hand:  # another thread may go on
+                self._owner = None
+        return messages
+
+    def _enter(self) -> None:
+        """Let this thread call, and complete what it has from its call before."""
+        me = threading.current_thread()
+        with self._lock:
+            owner = self._owner
+            if owner is not None and owner is not me and owner.is_alive():
+                raise InvalidState(
+                    f"thread {owner.name!r} has messages of get_many or waits for some, and "
+                    f"{me.name!r} asks for more; hand the messages of one thread to others, or "
+                    "make several consumers"
+                )
+            self._owner = me
+        if owner not in {None, me}:
+            self.put_down()
+        self.finish()
+
+    def _pull(
+        self,
+        topic: str,
+        passes: Callable[[Message], bool],
+        max_messages: int,
+        timeout: float | None,
+    ) -> list[Message]:
         queue = self._factory.queue(topic)
         deadline = None if timeout is None else _monotonic() + timeout
-        while True:
-            left_s = None if deadline is None else max(deadline - _monotonic(), 0.0)
-            items = queue.take_many(max_messages, left_s)
+        while not self.closed:
+            left_s = LOOK_S if deadline is None else max(deadline - _monotonic(), 0.0)
+            items: list[LocalItem] = []
             try:
+                while len(items) < max_messages:
+                    item = queue.take(0 if items else min(left_s, LOOK_S))
+                    if item is None:
+                        break
+                    items.append(item)
                 passing_on = [
                     (item, message) for item in items if passes(message := as_delivered(item))
                 ]
@@ -478,9 +519,11 @@ class LocalMessageConsumer:
                 raise
             kept = {item for item, _ in passing_on}
             queue.complete_many(item for item in items if item not in kept)
-            self._in_hand += [(queue, item) for item in items if item in kept]
-            if kept or not items:
+            if not self.hold(item for item in items if item in kept):
+                return []
+            if kept or (not items and left_s <= LOOK_S and deadline is not None):
                 return [message for _, message in passing_on]
+        return []
 
     def pulled(self) -> tuple[str, Callable[[Message], bool]]:
         """Return the one topic that is pulled from, and its filter. For vq only.
@@ -495,13 +538,29 @@ class LocalMessageConsumer:
         (topic,) = self._listeners
         return topic, passing(self._filters[topic])
 
-    def hold(self, items: Iterable[LocalItem]) -> None:
-        """Have items count as handled with the next ``commit``. For vq only."""
-        topic, _ = self.pulled()
-        self._in_hand += [(self._factory.queue(topic), item) for item in items]
+    def hold(self, items: Iterable[LocalItem]) -> bool:
+        """Have items count as handled with the next ``finish``. For vq only.
+
+        Returns:
+            False: it was closed meanwhile, and they are given to others.
+        """
+        (topic,) = self._listeners
+        held = [(self._factory.queue(topic), item) for item in items]
+        with self._lock:
+            if not self.closed:
+                self._in_hand += held
+                return True
+        for queue, item in reversed(held):
+            queue._core.give_back(item)
+        return False
 
     def commit(self) -> None:
-        """Complete what ``get_many`` has returned."""
+        """Return once it is durable what was handled; what is in hand of ``get_many`` is not."""
+        for topic in self._listeners:
+            self._factory.queue(topic).flush()
+
+    def finish(self) -> None:
+        """Complete what ``get_many`` has returned. For vq only."""
         in_hand, self._in_hand = self._in_hand, []
         for queue, items in groupby(in_hand, lambda each: each[0]):
             queue.complete_many([item for _, item in items])
@@ -535,7 +594,7 @@ class LocalMessageConsumer:
         if self._owner not in {None, threading.current_thread()}:
             self.put_down()
         try:
-            self.commit()
+            self.finish()
         except LeaseLost as error:
             logger.warning("a message is given again", group=self.config.group, error=error)
 

@@ -26,8 +26,8 @@ class LocalItem:
 
     Attributes:
         content: The content of the message.
-        attempts: How often the message was given to a taker, with this time. A crash may forget
-            what was counted since the last snapshot.
+        attempts: How often the message was given to a taker, with this time. It goes on over a
+            crash, and may begin anew with 1 when the queue was closed.
         id: Of the message: time-ordered, 63 bits; 0 in a queue that is in memory only.
     """
 

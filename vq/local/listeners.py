@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.failures import Failures, Verdict, failed_try
-from vq.client.consumer.deliver.giving_up import Copied, FailedTries, Spent, calling
+from vq.client.consumer.deliver.giving_up import COPIED, Copied, FailedTries, Spent, calling
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import Retry, retry_of, tried_again
 from vq.client.failed_file import FailedFile
@@ -117,8 +117,28 @@ class ListenerWorkers(LocalWorkers):
         found = item.key if self._config.mode is WorkingMode.KEYED else None
         return item if found is None else found
 
+    def _pause_after_crashes(self, item: LocalItem) -> float:
+        crashes = _crashes(item)
+        pauses = self._policy.now.retry_backoff_s
+        return pauses[min(crashes, len(pauses)) - 1] if crashes else 0.0
+
+    def _is_spent(self, item: LocalItem, tries: int) -> bool:
+        """Whether crashes have used up the tries of a message, so nobody is called any more."""
+        policy = self._policy.now
+        if policy.on_failure not in COPIED:
+            return False
+        if policy.on_failure == OnFailure.RETRY_TOPIC and item.lane == LATER:
+            return _redelivery(item) >= len(policy.retry_topic_s) + policy.max_attempts
+        return (item.attempts if item.lane == LATER else tries + 1) > policy.max_attempts
+
     def _listen(self, message: Message) -> Any:
-        earlier = _redelivery(self._in_hand[message.partition, message.offset])
+        item = self._in_hand[message.partition, message.offset]
+        if self._is_spent(item, message.attempts - 1):
+            raise VqError(
+                f"its process ended before the listener returned, {item.attempts - 1} times; it is "
+                "not called again"
+            )
+        earlier = _redelivery(item)
         if earlier:
             before = earlier * self._policy.now.max_attempts
             message = tried_again(message, before + message.attempts)
@@ -127,8 +147,15 @@ class ListenerWorkers(LocalWorkers):
     def _handle(self, item: LocalItem, tries: int) -> float | None:
         place = item.lane, item.offset
         self._in_hand[place] = item
+        if item.lane == LATER:
+            self._queue._core.note_given(item, keeps_place=True)
+        else:
+            self._queue._core.note_given(item, tries, keeps_place=True)
+            tries += _crashes(item)
         try:
             message = as_delivered(item)
+            if self._is_spent(item, tries):
+                tries = max(tries, self._policy.now.max_attempts)
             if tries:
                 message = tried_again(message, tries + 1)
             return self._deliver(item, message)
@@ -212,6 +239,14 @@ class ListenerWorkers(LocalWorkers):
             to=to,
             exc_info=spent.error,
         )
+
+
+def _crashes(item: LocalItem) -> int:
+    """Return how often a message in line was in hand when its process ended.
+
+    In the lane of those that wait, a crash counts as one more redelivery.
+    """
+    return 0 if item.lane == LATER else item.attempts - 1
 
 
 def _redelivery(item: LocalItem) -> int:

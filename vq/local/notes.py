@@ -209,6 +209,12 @@ class LaneSnapshot:
     skipped: list[Range] = field(default_factory=list)
     end: int = 0
 
+    def is_open(self, number: int) -> bool:
+        """Whether a message with this number, if there is one, is not completed."""
+        if number < self.next_number:
+            return any(each.start <= number < each.end for each in self.opened)
+        return not any(start <= number < end for start, end in self.skipped)
+
 
 @dataclass(slots=True)
 class Snapshot:

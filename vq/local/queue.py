@@ -327,8 +327,13 @@ class LocalQueue:
                 pass
             else:
                 item.deadline = _monotonic() + self._lease_s
+                if not self._in_memory:
+                    self._core.note_given(item)
                 return item
-        return self._take_slowly(timeout)
+        found = self._take_slowly(timeout)
+        if found is not None:
+            self._core.note_given(found)
+        return found
 
     def _take_slowly(self, timeout: float | None) -> LocalItem | None:
         if timeout is not None:

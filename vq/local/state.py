@@ -26,10 +26,12 @@ from vq.local.notes import (
     OpenRange,
     Range,
     Snapshot,
+    code_of,
     merged,
     ranges_of,
     without,
 )
+from vq.local.pad import Given
 from vq.local.settings import LocalQueueConfig
 
 __all__ = ["LaneLine", "QueueState"]
@@ -105,6 +107,7 @@ class QueueState:
         asides: A heap of what waits for its time.
         failed: So many of these were given before.
         kept: The items of asides, by number, of a queue in memory.
+        given: How messages on disk were handed out before a crash, by their codes.
         keys: Idempotency keys with the time of their put in ms, the oldest first.
         plain: Only the line of priority 0 may have messages.
     """
@@ -117,6 +120,7 @@ class QueueState:
         self.asides: list[Aside] = []
         self.failed = 0
         self.kept: dict[int, LocalItem] = {}
+        self.given: dict[int, Given] = {}
         self.keys: OrderedDict[str, int] = OrderedDict()
         self.plain = True
         self._kept_number = 0
@@ -159,6 +163,11 @@ class QueueState:
     def wanted(self, lane: int, number: int) -> bool:
         """Whether a message that was read is not completed."""
         return not any(start <= number < end for start, end in self.lines[lane].skipped)
+
+    def times_given(self, lane: int, number: int) -> int:
+        """Return how often a message on disk was handed out before a crash."""
+        was = self.given.get(code_of(lane, number))
+        return 0 if was is None else was.times
 
     def next_ready(self, passed: Container[int] = ()) -> LocalItem | int | None:
         """Return the next message, or the lane that must be read first; None: there is nothing.

@@ -4,6 +4,7 @@
     <directory>/@lock        held by the process that has it open; names its pid
     <directory>/@snapshot    what was known at one moment (``notes``)
     <directory>/@done        completions that may be in no note yet (``pad``)
+    <directory>/@given       what was handed out, and how often
     <directory>/lane-0 ...   a log (``vq.store.log``) of each priority
     <directory>/later        ... of messages that wait for a time
     <directory>/notes        ... of completions
@@ -39,7 +40,7 @@ from vq.local.notes import (
     encode_notes,
     lane_and_number,
 )
-from vq.local.pad import DonePad
+from vq.local.pad import GIVEN_SLOTS, CodePad, Given, given_in, given_of
 from vq.local.state import restored
 from vq.log_lines import get_logger
 from vq.model import TopicPartition, time_ms_of
@@ -81,6 +82,7 @@ QUEUE_NAME: Final = "@queue"
 LOCK_NAME: Final = "@lock"
 SNAPSHOT_NAME: Final = "@snapshot"
 PAD_NAME: Final = "@done"
+GIVEN_NAME: Final = "@given"
 _DAMAGED: Final = "@damaged."
 _DAMAGED_NAME: Final = re.compile(
     rf"{_DAMAGED}([a-z0-9-]+)\.(\d{{1,20}})\.(\d{{1,20}})\.(\d{{1,20}})", re.A
@@ -114,11 +116,13 @@ class StorageState(NamedTuple):
         lanes: How far each lane was read, and what of it is open.
         asides: What waits for its time.
         keys: Idempotency keys with the time of their put, in ms since 1970, in rising order.
+        given: How messages were handed out that are not completed, by their codes.
     """
 
     lanes: list[LaneSnapshot]
     asides: list[Aside]
     keys: list[tuple[str, int]]
+    given: dict[int, Given]
 
 
 class ReadMessage(NamedTuple):
@@ -165,6 +169,7 @@ class Storage:
         directory: Where they are.
         identity: Of the queue, 16 hexadecimal digits.
         pad: Takes completions at once.
+        given: ... and what is handed out.
         damaged: What was set aside, also by earlier processes.
         damaged_now: So many messages since the queue was opened.
     """
@@ -175,7 +180,8 @@ class Storage:
         identity: str,
         lock: Lock,
         logs: list[Log],
-        pad: DonePad,
+        pad: CodePad,
+        given: CodePad,
         disk: Disk,
         clock: Clock,
         cache: BlockCache,
@@ -184,6 +190,7 @@ class Storage:
         self.directory = directory
         self.identity = identity
         self.pad = pad
+        self.given = given
         self._lock = lock
         self._logs = logs
         self._disk = disk
@@ -231,8 +238,9 @@ class Storage:
         queue_id = _identity(directory, disk)
         cache = BlockCache(4 * len(LOGS))
         logs = [_opened_log(directory / name, queue_id, disk, clock, cache) for name in LOGS]
-        pad = DonePad(directory / PAD_NAME, int(queue_id, 16))
-        storage = cls(directory, queue_id, lock, logs, pad, disk, clock, cache)
+        pad = CodePad(directory / PAD_NAME, int(queue_id, 16))
+        given = CodePad(directory / GIVEN_NAME, int(queue_id, 16), GIVEN_SLOTS)
+        storage = cls(directory, queue_id, lock, logs, pad, given, disk, clock, cache)
         snapshot = storage._read_snapshot()
         return storage, storage._restore(snapshot)
 
@@ -247,6 +255,7 @@ class Storage:
                 log.close()
         finally:
             self.pad.close()
+            self.given.close()
             self._lock.release()
 
     def leave_lock(self) -> None:
@@ -309,7 +318,7 @@ class Storage:
         for code in self.pad.codes():
             lane, number = lane_and_number(code)
             done[lane].append((number, number + 1))
-            if number >= self._logs[lane].messages_appended:
+            if _is_beyond(code, self._logs):
                 given_anew.add(code)
         if given_anew:
             self.pad.forget(given_anew)
@@ -317,7 +326,20 @@ class Storage:
             last = self._logs[lane].messages_appended
             done[lane] = [(start, min(end, last)) for start, end in ranges if start < last]
         lanes, asides = restored(snapshot, done, later)
-        return StorageState(lanes, asides, sorted(keys.items(), key=lambda each: each[1]))
+        keys_by_time = sorted(keys.items(), key=lambda each: each[1])
+        return StorageState(lanes, asides, keys_by_time, self._given_of(lanes, asides))
+
+    def _given_of(self, lanes: Sequence[LaneSnapshot], asides: Iterable[Aside]) -> dict[int, Given]:
+        """Return how messages were handed out that are open."""
+        waiting = {each.number for each in asides}
+        found = {}
+        for code, given in given_in(self.given.codes()).items():
+            lane, number = lane_and_number(code)
+            is_open = number in waiting if lane == LATER else lanes[lane].is_open(number)
+            if is_open and not _is_beyond(code, self._logs):
+                found[code] = given
+        self.given.keep([given_of(code, *given) for code, given in found.items()])
+        return found
 
     def _scan(self, lane: int, offset: int, number: int) -> Iterator[ReadMessage]:
         """Yield the records from a boundary on."""
@@ -751,6 +773,11 @@ def _opened_log(directory: Path, queue_id: str, disk: Disk, clock: Clock, cache:
             hint="restore the directory from a copy, or move it away; nothing was changed",
         )
     return log
+
+
+def _is_beyond(code: int, logs: Sequence[Log]) -> bool:
+    lane, number = lane_and_number(code)
+    return number >= logs[lane].messages_appended
 
 
 def origin_of(item: LocalItem) -> str:

@@ -32,7 +32,7 @@ from vq.errors import (
     TimedOut,
     VqError,
 )
-from vq.local.items import LocalItem
+from vq.local.items import LATER, LocalItem
 from vq.local.queue import LocalQueue
 from vq.log_lines import get_logger
 from vq.model import Key, Message
@@ -315,10 +315,27 @@ class LocalWorkers:
                 return
             box = self._boxes[key] = _Box(key)
             box.items.append(item)
+            pause_s = self._pause_after_crashes(item)
             if key in self._paused_keys:
                 box.state = BoxState.PAUSED
+            elif pause_s:
+                self._try_later(box, pause_s)
+                self._changed.notify()
             else:
                 self._enqueue(box)
+
+    def _pause_after_crashes(self, item: LocalItem) -> float:
+        """Return how long a message waits that was in hand at crashes and has kept its place.
+
+        So the boxes of others come first, if it ends the process again.
+        """
+        config = self._queue.config
+        is_tired = self._by_key and item.lane != LATER and item.attempts - 1 > config.retries
+        return config.retry_s if is_tired else 0.0
+
+    def _try_later(self, box: _Box, pause_s: float) -> None:
+        box.state = BoxState.WAITING
+        heapq.heappush(self._retries, (_monotonic() + pause_s, id(box), box))
 
     def _enqueue(self, box: _Box) -> None:
         box.state = BoxState.QUEUED
@@ -363,6 +380,7 @@ class LocalWorkers:
         Returns:
             The pause before its next try there, in seconds; None: the box is done with it.
         """
+        self._queue._core.note_given(item, tries, keeps_place=self._by_key)
         try:
             message, attempts = item.message, item.attempts + tries
             if attempts > 1:
@@ -437,8 +455,7 @@ class LocalWorkers:
         if box.state is BoxState.PAUSING:
             box.state = BoxState.PAUSED
         elif pause_s:
-            box.state = BoxState.WAITING
-            heapq.heappush(self._retries, (_monotonic() + pause_s, id(box), box))
+            self._try_later(box, pause_s)
             self._changed.notify()
         elif box.items:
             self._enqueue(box)

@@ -61,12 +61,26 @@ class Parameters:
             if not _is_known(hint):
                 raise InvalidArgument(
                     f"parameter {each.name} of {name} is {_text(hint)}; give bool, int, float, "
-                    "str, bytes, None, list[...], dict[str, ...], a union, Literal or Any"
+                    "str, bytes, None, list[...], dict[str, ...], a union, Literal or Any; others, "
+                    "such as a time or a Decimal, as text"
                 )
             self._hints[each.name] = hint
 
     def __contains__(self, name: object) -> bool:
         return name in self._hints
+
+    def check_json(self) -> None:
+        """Refuse parameters that no JSON has.
+
+        Raises:
+            InvalidArgument: One is bytes.
+        """
+        for name, hint in self._hints.items():
+            if hint is bytes:
+                raise InvalidArgument(
+                    f"parameter {name} of {self._name} is bytes, which JSON has not; give "
+                    "serializer=vq.serializers.Hessian2(), or make it text"
+                )
 
     def may_be_key(self, name: str) -> bool:
         """Return whether a parameter takes values that messages may have as keys."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from vq.client.consumer.deliver.tries import Retry, retry_of
 from vq.client.kinds import check_handler
 from vq.errors import InvalidArgument
 from vq.model import Message
@@ -174,8 +175,8 @@ def _by_topic(tasks: Mapping[str, Task[Any, Any]], run_coroutine: RunCoroutine) 
 
 def _run_task(
     tasks: Mapping[str, Task[Any, Any]], run_coroutine: RunCoroutine, message: Message
-) -> None:
-    """Call the task of a message. What it returns is dropped: results are not kept."""
+) -> Retry | None:
+    """Call the task of a message, and return the try it asks for; results are not kept."""
     name = name_in(message)
     found = None if name is None else tasks.get(name)
     if found is None:
@@ -185,7 +186,8 @@ def _run_task(
         )
     result = found.function(**arguments_of(found, message))
     if inspect.iscoroutine(result):
-        run_coroutine(result)
+        result = run_coroutine(result)
+    return retry_of(result)
 
 
 def _plain(function: Call, run_coroutine: RunCoroutine) -> Call:

@@ -85,6 +85,8 @@ class Task(Generic[P, R]):
         self._key = key
         self._serializer = serializer
         _check(self, self._parameters, key)
+        if isinstance(serializer, Json):
+            self._parameters.check_json()
         functools.update_wrapper(self, function)
 
     def __repr__(self) -> str:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import pytest
 from support.broker import Client, HeldFlusher, MemoryCluster, memory_cluster
 from support.node_pair import NodePair
-from support.waiting import until
 
 from vq.broker.health.repairing import Repairer
 from vq.broker.node import BrokerNode
@@ -15,6 +14,7 @@ from vq.errors import PartitionQuarantined
 from vq.store.care.walk import BadRange
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.log.log import Log
+from vq.testing.waiting import until
 
 
 @dataclass

@@ -12,7 +12,6 @@ from support.broker import Client, MemoryCluster, fetched, memory_cluster, messa
 from support.client import factory_of
 from support.fetch_requests import add, again
 from support.shared_member import with_shared_topic
-from support.waiting import WAIT_S, until
 
 from vq.broker.base.config import Authorization
 from vq.broker.node import BrokerNode
@@ -36,6 +35,7 @@ from vq.remoting.messages import decode_error, decode_reply
 from vq.reserved import DELAYED_TOPIC, SHARED_TOPIC, TRANSACTIONS_TOPIC
 from vq.security.rules import NEEDED, AccessRule
 from vq.store.records.record import Properties, encode_properties, encode_record
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

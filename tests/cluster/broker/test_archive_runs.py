@@ -8,7 +8,6 @@ from support.archives import NotedArchives, archiver_of, done, noted, result_of,
 from support.broker import DATA, Client, message
 from support.late_clock import give_clock
 from support.node_pair import settled, whole
-from support.waiting import until, until_true
 
 from vq.broker.history import archive_runs
 from vq.broker.logs.archiving import PlaceAway
@@ -21,6 +20,7 @@ from vq.coordination.tree.values.runs import ArchiveTopicRun, RunOrder, RunResul
 from vq.errors import Busy, InvalidState, PartitionFailed
 from vq.model import TopicSettings
 from vq.store.log.log import Log
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 from support.archives import archiver_of
-from support.waiting import until
 from support.week import HOUR_S, Week, started_week
 
 from vq.coordination.leases.runs import read_results, read_runs
 from vq.coordination.tree.values.runs import RunState
 from vq.store.log.log import Log
+from vq.testing.waiting import until
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.slow]
 

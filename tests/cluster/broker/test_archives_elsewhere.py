@@ -21,13 +21,13 @@ from support.broker import Client, message
 from support.client import factory_of
 from support.node_pair import settled, whole
 from support.store import blocks_of
-from support.waiting import until
 
 from vq.broker.partition.copied import show_copied
 from vq.errors import Busy, InvalidArgument, OffsetOutOfRange, UnknownTopic, VqError
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.store.log.log import LogState
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -10,7 +10,6 @@ import pytest
 from support.broker import DATA, Client, fetched, message
 from support.client import factory_of
 from support.node_pair import NodePair, settled
-from support.waiting import WAIT_S, until
 
 from vq.broker.base.runner import ThreadRunner
 from vq.broker.logs import archiving
@@ -36,6 +35,7 @@ from vq.remoting.format import Place
 from vq.store.archive import archive_writer
 from vq.store.log.block import Block
 from vq.store.log.log import Log, LogState
+from vq.testing.waiting import WAIT_S, until
 
 WHERE = {"handle": 1, "topic": "t", "partition": 0}
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from support.broker import DATA, Client, MemoryCluster, message
-from support.waiting import WAIT_S, until
 
 from vq.broker.node import BrokerNode
 from vq.broker.partition.channel import Channel
@@ -18,6 +17,7 @@ from vq.errors import NotEnoughInSync, SequenceGap, UnknownProducer
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -7,7 +7,6 @@ import pytest
 from support.broker import DATA, Client, MemoryCluster, message
 from support.damaged_group import Group
 from support.store import SMALL
-from support.waiting import WAIT_S, until
 
 from vq.broker.replication.catching_up import LAG_MAX_S
 from vq.broker.replication.soundness import HAND_OVER_AFTER_S, RETRY_S
@@ -17,6 +16,7 @@ from vq.errors import (
     StorageFailed,
 )
 from vq.store.records.format import CHECKPOINT_NAME
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from support.broker import message
-from support.waiting import WAIT_S, until
 
 from vq.broker.partition.channel import Channel
 from vq.coordination.topics.topics import alter_settings, change_settings, describe_topic
@@ -35,6 +34,7 @@ from vq.store.log.log import Log
 from vq.store.records import producers
 from vq.store.records.format import CONTROL_BYTES
 from vq.store.records.record import decode_records
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

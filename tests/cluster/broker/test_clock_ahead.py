@@ -6,7 +6,6 @@ from support.broker import message
 from support.client import factory_of, started
 from support.late_clock import LateClock, give_clock, give_wall_clock
 from support.node_pair import settled
-from support.waiting import until
 
 from vq.broker.partition.ranges import earliest
 from vq.client.config import ProducerConfig
@@ -14,6 +13,7 @@ from vq.coordination.topics.topics import change_settings
 from vq.model import Message, TopicSettings
 from vq.operations.partitions import placements
 from vq.operations.topics.clocks import plan_new_logs
+from vq.testing.waiting import until
 
 ONE = ProducerConfig(partitioner=lambda message, partitions: 0)
 

@@ -5,7 +5,6 @@ import threading
 
 import pytest
 from support.broker import Client, MemoryCluster, fetched, message
-from support.waiting import WAIT_S, until
 
 from vq.broker.base.runner import InlineRunner, Lane, ThreadRunner
 from vq.errors import OffsetOutOfRange
@@ -14,6 +13,7 @@ from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
 from vq.store.disk.memory_disk import MemoryFile
 from vq.store.log import log_reader
+from vq.testing.waiting import WAIT_S, until
 
 WHERE = {"handle": 1, "topic": "t", "partition": 0}
 

@@ -8,7 +8,6 @@ import pytest
 from support.archive_places import URL, Failing
 from support.broker import DATA, Client, MemoryCluster, memory_cluster, message
 from support.node_pair import settled
-from support.waiting import until
 
 from vq.broker.logs import archiving
 from vq.broker.node import BrokerNode
@@ -19,6 +18,7 @@ from vq.coordination.tree.memory import MemoryEnsemble
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.records.checked_text import encode_text
 from vq.testing.loop import clock_of_loop
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 from support.broker import Client, fetched, message
-from support.waiting import until
 
 from vq.broker.partition.channel import Channel
 from vq.coordination.topics.topics import change_settings
@@ -20,6 +19,7 @@ from vq.model import ProducerStamp, TopicSettings
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply, described_error
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

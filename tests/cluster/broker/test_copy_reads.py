@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 from support.broker import Client, MemoryCluster, fetched, message
-from support.waiting import WAIT_S, until
 
 from vq.broker.node import BrokerNode
 from vq.broker.partition.channel import Channel
 from vq.errors import FetchSessionLost, LogTruncated, NotMaster
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.messages import decode_reply
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -13,7 +13,6 @@ import pytest
 from support.broker import DATA, Client, MemoryCluster, message
 from support.client import started
 from support.store import payloads
-from support.waiting import until
 
 from vq.broker.logs.logs import Logs
 from vq.broker.node import BrokerNode
@@ -23,6 +22,7 @@ from vq.operations.brokers import diverged as admin
 from vq.operations.cluster.cluster import cluster_status
 from vq.store.disk.memory_disk import MemoryDisk, keep_all
 from vq.store.log.unflushed import UNFLUSHED_NAME
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

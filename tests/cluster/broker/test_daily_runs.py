@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from support.coordination import client_of, expire
-from support.waiting import until
 
 from vq.broker.base.alarm import LoopAlarm
 from vq.broker.base.daily import DAY_MS, DailyTime, last_due, next_due
@@ -24,6 +23,7 @@ from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.runs import RUNS_KEPT, RunOrder, RunResult, RunState
 from vq.model import TopicSettings
 from vq.testing.loop import clock_of_loop
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -15,7 +15,6 @@ import pytest
 from support.broker import DATA, Client, MemoryCluster, message
 from support.client import started
 from support.damaged_group import Group
-from support.waiting import WAIT_S, until
 
 from vq.broker.disks.disk_looks import FLUSH_SILENT_S
 from vq.broker.health.repairing import Repairer
@@ -32,6 +31,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.store.directory.identity import IDENTITY_NAME
 from vq.store.records.format import CHECKPOINT_NAME
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 from support.broker import DATA, Client, MemoryCluster
 from support.repairing import channel, kill, pair_with, put, repairer, same, two_ranges, whole
-from support.waiting import WAIT_S, until
 
 from vq.broker.node import BrokerNode
 from vq.broker.replication import following
@@ -13,6 +12,7 @@ from vq.broker.replication.insync_set import InSyncSet
 from vq.coordination.brokers.registry import read_state
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.records.format import CHECKPOINT_NAME
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

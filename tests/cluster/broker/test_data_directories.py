@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from support.broker import Client, message
 from support.node_pair import settled, whole
-from support.waiting import until
 
 from vq.broker.base.runner import Lane
 from vq.broker.disks.disk_looks import FLUSH_SILENT_S, SILENT_S
@@ -18,6 +17,7 @@ from vq.coordination.topics.topics import delete_topic
 from vq.errors import Busy, DirectoryRefused, DiskFull
 from vq.store.directory.identity import IDENTITY_NAME, Identity
 from vq.store.records.format import CHECKPOINT_NAME
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from support.broker import Client, MemoryCluster, message
 from support.node_pair import NodePair
-from support.waiting import until
 
 from vq.broker.replication.following import WELL_S
 from vq.coordination.brokers.leadership import Leadership
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.tree.values.brokers import GroupState
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

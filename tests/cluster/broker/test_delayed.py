@@ -11,7 +11,6 @@ import pytest
 from support.broker import DATA, Client, MemoryCluster, message
 from support.client import factory_of
 from support.late_clock import later
-from support.waiting import until
 
 from vq import aio, limits
 from vq.broker.journal import deliveries
@@ -43,6 +42,7 @@ from vq.reserved import DELAYED_TOPIC
 from vq.store.disk.memory_disk import keep_all, keep_none
 from vq.store.log.log import LogConfig
 from vq.store.records.record import Properties, encode_properties, encode_record
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -4,11 +4,11 @@ import pytest
 from support.broker import DATA
 from support.node_pair import NodePair, settled, whole
 from support.store import blocks_of
-from support.waiting import until
 
 from vq.broker.partition.copied import begin_copying
 from vq.broker.partition.ranges import earliest
 from vq.errors import VqError
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

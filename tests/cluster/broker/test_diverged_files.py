@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import pytest
 from support.broker import DATA, Client, MemoryCluster, message
 from support.client import started
-from support.waiting import WAIT_S, until
 
 from vq.client.cluster import ClusterClient
 from vq.errors import InvalidArgument, InvalidRequest
@@ -17,6 +16,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.store.care.divergence import diverged
 from vq.store.disk.memory_disk import MemoryDisk, keep_all
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

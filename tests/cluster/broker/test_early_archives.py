@@ -10,7 +10,6 @@ from support.archive_places import URL, Failing
 from support.broker import DATA, message
 from support.late_clock import LateClock, give_clock
 from support.node_pair import settled
-from support.waiting import until
 
 from vq.broker.disks.disk_watch import DiskLevel, DiskWatch, Marks
 from vq.broker.history import early_archives
@@ -20,6 +19,7 @@ from vq.coordination.topics.topics import change_settings
 from vq.errors import Busy
 from vq.model import TopicSettings
 from vq.store.archive import archive_writer
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

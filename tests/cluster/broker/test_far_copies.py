@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 import pytest
 from support.broker import Client, MemoryCluster, message
 from support.node_pair import NodePair
-from support.waiting import until
 
 from vq.broker.node import BrokerNode
 from vq.broker.replication.insync_set import InSyncSet
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from support.broker import Client, message, noted_timers
 from support.fetch_requests import MIB, add, again, answer, fill, parked, payloads
-from support.waiting import WAIT_S, until
 
 from vq import limits
 from vq.broker.base.config import ConnectionLimits
@@ -25,6 +24,7 @@ from vq.errors import (
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply, described_error
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

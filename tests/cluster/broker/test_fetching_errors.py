@@ -3,7 +3,6 @@
 import pytest
 from support.broker import message
 from support.fetch_requests import add, again, answer, fill, parked, payloads
-from support.waiting import until
 
 from vq.broker.logs.partitions import Partitions
 from vq.broker.serving.fetch_turns import STEPS_PER_TURN
@@ -20,6 +19,7 @@ from vq.errors import (
     UnknownTopic,
 )
 from vq.remoting.messages import described_error
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -6,7 +6,6 @@ from functools import partial
 import pytest
 from support.broker import Client, message
 from support.fetch_requests import add, again, answer, fill, parked, payloads
-from support.waiting import WAIT_S, until
 
 from vq import limits
 from vq.broker.base.config import ConnectionLimits
@@ -17,6 +16,7 @@ from vq.broker.serving.reading import FILTER_SCAN_BYTES
 from vq.errors import Busy, InvalidRequest
 from vq.remoting.messages import decode_error, described_error
 from vq.store.records.record import decode_records
+from vq.testing.waiting import WAIT_S, until
 
 
 async def test_a_filter_gives_only_what_matches(served):

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from support.batches import keyed
 from support.broker import Client, message
-from support.waiting import until
 
 from vq import limits
 from vq.broker.serving import finding
@@ -27,6 +26,7 @@ from vq.remoting.messages import decode_reply
 from vq.store.log.log import LogState
 from vq.store.records.format import CONTROL_BYTES
 from vq.store.records.record import encode_record
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -9,7 +9,6 @@ import pytest
 from support.broker import DATA, Client, MemoryCluster, message
 from support.following import Pair, followed, whole
 from support.store import blocks_of
-from support.waiting import until
 
 from vq.broker.partition.channel import Channel
 from vq.broker.replication.insync_set import InSyncSet
@@ -21,6 +20,7 @@ from vq.model import ProducerStamp
 from vq.store.care.divergence import diverged
 from vq.store.disk.memory_disk import MemoryDisk, keep_all, keep_none
 from vq.store.log.log import Log
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

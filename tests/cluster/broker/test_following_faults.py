@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 from support.broker import DATA, Client, MemoryCluster, message
-from support.waiting import WAIT_S, until
 
 from vq.broker.node import BrokerNode
 from vq.broker.partition.channel import Channel
@@ -19,6 +18,7 @@ from vq.remoting.messages import decode_reply
 from vq.store.care.divergence import diverged
 from vq.store.disk.memory_disk import keep_all
 from vq.store.log.log import LogBegin
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

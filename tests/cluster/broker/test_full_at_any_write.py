@@ -14,10 +14,10 @@ from pathlib import PurePath
 import pytest
 from support.broker import Client, memory_cluster, message
 from support.node_pair import settled, whole
-from support.waiting import WAIT_S, until
 
 from vq.errors import Busy, DiskFull, UnknownTopic, VqError
 from vq.store.records.record import decode_records
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

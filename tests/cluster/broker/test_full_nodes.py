@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from support.broker import Client, MemoryCluster
 from support.node_pair import NodePair
-from support.waiting import until, until_true
 
 from vq.broker.replication.insync_set import InSyncSet
 from vq.broker.replication.soundness import RETRY_S
@@ -14,6 +13,7 @@ from vq.coordination.brokers.registry import change_group, nodes
 from vq.errors import DiskFull, HandOverFailed
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

@@ -8,7 +8,6 @@ import pytest
 from support.broker import Client, MemoryCluster, message
 from support.client import factory_of, started
 from support.node_pair import NodePair, whole
-from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
 from vq.broker.base.config import ConnectionLimits
@@ -28,6 +27,7 @@ from vq.operations.brokers import removing
 from vq.operations.cluster.cluster import cluster_status
 from vq.operations.topics import deletion
 from vq.store.directory.directory import Trashed
+from vq.testing.waiting import WAIT_S, until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

@@ -10,7 +10,6 @@ from support.broker import Client, MemoryCluster
 from support.client import factory_of
 from support.consumers import client_of_factory
 from support.producers import core_of
-from support.waiting import until
 
 import vq
 from vq import aio
@@ -30,6 +29,7 @@ from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
 from vq.remoting.wire_pb2 import CheckRequest, TransactionChecks, TransactRequest
 from vq.reserved import TRANSACTIONS_TOPIC
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -9,7 +9,6 @@ from support.access import allow, believe_names, connect_as
 from support.broker import Client, MemoryCluster, memory_cluster
 from support.cases import case
 from support.fetch_requests import add
-from support.waiting import until
 
 from vq.broker.base.config import Authorization
 from vq.errors import InvalidRequest, VqError
@@ -17,6 +16,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_error
 from vq.store.disk.memory_disk import MemoryDirectory, MemoryDisk
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from support.broker import Client, MemoryCluster, message
 from support.following import Pair, followed, whole
-from support.waiting import WAIT_S, until
 
 from vq.broker.node import BrokerNode
 from vq.broker.partition.channel import Channel
@@ -19,6 +18,7 @@ from vq.errors import NotEnoughInSync
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
+from vq.testing.waiting import WAIT_S, until
 
 
 @pytest.fixture

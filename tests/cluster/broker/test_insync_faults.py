@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 from support.broker import Client, MemoryCluster, message
-from support.waiting import WAIT_S, until
 
 from vq.broker.logs.logs import Logs
 from vq.broker.node import BrokerNode
@@ -27,6 +26,7 @@ from vq.errors import CoordinationError, NotMaster
 from vq.remoting.messages import decode_reply
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.log.log import LogBegin
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

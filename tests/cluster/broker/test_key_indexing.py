@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from support.batches import keyed
 from support.broker import Client, MemoryCluster
-from support.waiting import until, until_true
 
 from vq.broker.history import key_indexing
 from vq.errors import DiskFull
@@ -18,6 +17,7 @@ from vq.store.care.key_index import KeyIndex
 from vq.store.log.log import Log
 from vq.store.records.format import keys_name
 from vq.store.records.record import encode_record
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 from support.broker import Client, MemoryCluster, message
-from support.waiting import WAIT_S, until
 
 from vq.broker.node import BrokerNode
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

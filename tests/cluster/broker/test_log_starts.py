@@ -7,13 +7,13 @@ import pytest
 from support.broker import DATA
 from support.node_pair import whole
 from support.store import append as append_to
-from support.waiting import until
 
 from vq.clock import ManualClock
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.tree.values.brokers import GroupState
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.log.log import Log, LogBegin, LogConfig
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -9,7 +9,6 @@ import asyncio
 import pytest
 from support.broker import Client, MemoryCluster, message
 from support.node_pair import NodePair
-from support.waiting import until
 
 from vq.blocking.producer import SEND_SYNC_S
 from vq.broker.base.config import ConnectionLimits
@@ -18,6 +17,7 @@ from vq.broker.replication.catching_up import LAG_MAX_S
 from vq.broker.replication.insync_set import InSyncSet
 from vq.limits import MIB
 from vq.testing.loop import VirtualLoop
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

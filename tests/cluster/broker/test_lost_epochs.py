@@ -8,13 +8,13 @@ import dataclasses
 
 import pytest
 from support.broker import DATA, Client, MemoryCluster, message
-from support.waiting import until
 
 from vq.broker.node import BrokerNode
 from vq.broker.replication.epoch_file import EpochFile, read_epoch
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.tree.values.brokers import GroupState
 from vq.errors import CoordinationError, DirectoryRefused
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -5,7 +5,6 @@ import logging
 
 import pytest
 from support.broker import DATA, Client, MemoryCluster, message
-from support.waiting import until
 
 from vq.coordination.topics.placement import move
 from vq.coordination.topics.topics import change_placement, delete_topic, describe_topic
@@ -16,6 +15,7 @@ from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.log.begun import BEGUN_NAME
 from vq.store.log.checkpoint import Checkpoint
 from vq.store.records.format import CHECKPOINT_NAME
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

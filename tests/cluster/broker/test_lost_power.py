@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 from support.broker import DATA, Client, MemoryCluster, message
-from support.waiting import until
 
 from vq.broker.node import BrokerNode
 from vq.coordination.topics.topics import change_settings, describe_topic
@@ -17,6 +16,7 @@ from vq.errors import NotMaster
 from vq.model import FlushMode
 from vq.store.disk.memory_disk import keep_none
 from vq.store.log.unflushed import UNFLUSHED_NAME
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -10,13 +10,13 @@ import threading
 
 import pytest
 from support.broker import has_parts
-from support.waiting import WAIT_S, until
 
 from vq.broker import main
 from vq.broker.base.runner import ThreadRunner
 from vq.broker.node import Stage
 from vq.errors import CoordinationError
 from vq.store.directory.directories import DataDirectories
+from vq.testing.waiting import WAIT_S, until
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 from support.broker import DATA, Client, message
-from support.waiting import until
 
 from vq.broker.replication import mastership
 from vq.broker.replication.epoch_file import EpochFile, read_epoch
@@ -15,6 +14,7 @@ from vq.coordination.brokers.leadership import Following, Leading
 from vq.coordination.tree.coordinator import ConnectionLost
 from vq.coordination.tree.values.brokers import GroupState
 from vq.errors import CoordinationError, DirectoryRefused, DiskFull, NotMaster, StaleEpoch
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -6,10 +6,10 @@ import pytest
 from support.broker import DATA, Client, message
 from support.group_pair import GroupPair
 from support.node_pair import NodePair, settled
-from support.waiting import until
 
 from vq.store.disk.memory_disk import keep_all
 from vq.store.records.format import CHECKPOINT_NAME
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 from support.broker import Client, MemoryCluster, has_parts, memory_cluster, message
 from support.http import Answer, http_get, samples
-from support.waiting import until, until_true
 
 from vq.broker.observe.survey import OTHER_TOPICS, STEP, Survey
 from vq.coordination.brokers.registry import nodes
 from vq.errors import AddressUnavailable, UnknownTopic
 from vq.model import Address
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

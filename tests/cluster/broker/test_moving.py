@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from support.broker import Client, fetched, message
 from support.group_pair import GroupPair
-from support.waiting import WAIT_S, until
 
 from vq.broker.logs import topics_view
 from vq.broker.logs.logs import Logs
@@ -33,6 +32,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
 from vq.store.log.log import LogState
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from support.broker import DATA, Client, message
 from support.cases import case
-from support.waiting import WAIT_S, until
 
 from vq.broker.base.runner import Lane, ThreadRunner
 from vq.broker.node import Stage
@@ -33,6 +32,7 @@ from vq.remoting.messages import decode_reply
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.records.format import CONTROL_BYTES
 from vq.store.records.record import decode_records
+from vq.testing.waiting import WAIT_S, until
 
 
 # Start --------------------------------------------------------------------------------------------

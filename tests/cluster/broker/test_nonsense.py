@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from support.broker import Client, MemoryCluster, message
-from support.waiting import until
 
 from vq.broker.node import BrokerNode
 from vq.broker.replication import copying
 from vq.broker.replication.copying import CopySession
 from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.format import Command
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from support.broker import Client, MemoryCluster, message
-from support.waiting import until
 
 from vq.broker.node import BrokerNode
 from vq.broker.partition.channel import Channel
@@ -19,6 +18,7 @@ from vq.coordination.brokers.leadership import Following
 from vq.coordination.tree.coordinator import SessionState
 from vq.errors import ConnectionCut, NotMaster, OutcomeUnknown
 from vq.remoting.messages import decode_reply
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -9,7 +9,6 @@ import pytest
 from support.access import allow, believe_names, connect_as
 from support.broker import Client, MemoryCluster, memory_cluster, message
 from support.client import factory_of
-from support.waiting import WAIT_S, until_true
 
 import vq
 from vq import aio
@@ -22,6 +21,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_error
 from vq.reserved import TRANSACTIONS_TOPIC
+from vq.testing.waiting import WAIT_S, until_true
 
 pytestmark = pytest.mark.virtual_time
 

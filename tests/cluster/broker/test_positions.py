@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 from support.broker import Client, MemoryCluster, message
-from support.waiting import until
 
 from vq.broker.node import BrokerNode
 from vq.broker.partition.channel import Channel
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply, described_error
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

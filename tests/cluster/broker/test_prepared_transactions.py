@@ -9,7 +9,6 @@ import pytest
 from support.broker import MemoryCluster
 from support.client import factory_of, started
 from support.late_clock import later
-from support.waiting import until
 
 from vq import aio
 from vq.broker.transactions import journal as journals
@@ -31,6 +30,7 @@ from vq.model import Message, TopicPartition, TransactionState
 from vq.operations.partitions import placements
 from vq.reserved import TRANSACTIONS_TOPIC
 from vq.store.log.log_config import LogConfig
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

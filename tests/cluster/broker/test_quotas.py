@@ -11,7 +11,6 @@ import pytest
 from support.access import believe_names, connect_as, limit
 from support.broker import Client, MemoryCluster, fetched, memory_cluster, message
 from support.fetch_requests import add, again
-from support.waiting import until
 
 from vq import limits
 from vq.broker.node import BrokerNode
@@ -22,6 +21,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import FLAG_DELAY, Command
 from vq.remoting.messages import decode_error, decode_reply, delay_of
 from vq.security.quotas import BURST_S, REFUSED_S_MAX
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 from support.broker import Client, message, noted_timers
-from support.waiting import WAIT_S, until
 
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.ranges import add_older
@@ -24,6 +23,7 @@ from vq.remoting.messages import decode_reply
 from vq.store.log.log_config import LogState
 from vq.store.log.log_reader import LogReader
 from vq.store.records.record import decode_records
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -8,7 +8,6 @@ from support.archive_places import URL, Failing
 from support.broker import DATA, Client, message
 from support.late_clock import give_clock, later
 from support.node_pair import settled
-from support.waiting import WAIT_S, until, until_true
 
 from vq.broker.disks.disk_watch import DiskLevel
 from vq.broker.history import relief, retaining
@@ -18,6 +17,7 @@ from vq.coordination.topics.topics import change_settings
 from vq.coordination.tree.values.brokers import BrokerLoad
 from vq.errors import DiskFull
 from vq.model import TopicSettings
+from vq.testing.waiting import WAIT_S, until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

@@ -6,7 +6,6 @@ import pytest
 from support.broker import DATA, Client
 from support.client import started
 from support.repairing import channel, pair_with, put, repairer, same, whole
-from support.waiting import WAIT_S, until
 
 from vq.broker.health.repairing import Repairer
 from vq.broker.health.scrubbing import SCRUB_NAME, Position
@@ -16,6 +15,7 @@ from vq.errors import CorruptData
 from vq.operations.topics.verification import verify
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -6,7 +6,6 @@ import dataclasses
 import pytest
 from support.broker import DATA, Client, MemoryCluster
 from support.repairing import channel, kill, pair_with, same, two_ranges
-from support.waiting import WAIT_S, until
 
 from vq.broker.health import repairing
 from vq.broker.health.repairing import Repairer
@@ -16,6 +15,7 @@ from vq.broker.partition.channel import Channel
 from vq.coordination.brokers.registry import read_state
 from vq.errors import CorruptData, PartitionQuarantined
 from vq.store.records.format import CHECKPOINT_NAME
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -9,7 +9,6 @@ from support.client import factory_of
 from support.coordination import at
 from support.late_clock import LateClock, give_wall_clock, later
 from support.node_pair import settled
-from support.waiting import until
 
 from vq.broker.base.steps import StepPace
 from vq.broker.history import retaining
@@ -28,6 +27,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
 from vq.store.log.log import Log
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -7,8 +7,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from support.waiting import until
 from support.week import HOUR_S, Week, started_week
+
+from vq.testing.waiting import until
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.slow]
 

@@ -11,11 +11,11 @@ import pytest
 from support.broker import DATA, Client, MemoryCluster, memory_cluster, message
 from support.faults import times
 from support.store import SMALL
-from support.waiting import until
 
 from vq.broker.node import BrokerNode
 from vq.errors import VqError
 from vq.store.disk.memory_disk import keep_all
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 from support.broker import DATA, Client, MemoryCluster, message
 from support.store import SMALL
-from support.waiting import WAIT_S, until
 
 from vq.broker.health.scrubbing import SAVE_S, SCRUB_NAME, Position
 from vq.broker.node import BrokerNode
 from vq.store.disk.memory_disk import keep_all
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -8,7 +8,6 @@ import pytest
 from support.broker import Client, message
 from support.client import started
 from support.group_pair import GroupPair
-from support.waiting import until
 
 from vq.broker.partition.partition_state import ChannelState
 from vq.broker.serving import moving
@@ -26,6 +25,7 @@ from vq.errors import (
 from vq.operations.partitions import placements
 from vq.remoting.messages import decode_reply
 from vq.store.log.log import LogState
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

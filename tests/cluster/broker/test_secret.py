@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from support.broker import Client, MemoryCluster, message
 from support.cases import case
-from support.waiting import WAIT_S, until
 
 from vq.broker.replication import secret
 from vq.broker.serving.dispatcher import Route
@@ -18,6 +17,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Access, Command
 from vq.remoting.membership import OPERATOR, Exchange, Principal, Side, proof
 from vq.remoting.messages import decode_error
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -9,7 +9,6 @@ from unittest.mock import Mock
 
 import pytest
 from support.broker import Client, message, strict
-from support.waiting import WAIT_S, until
 
 from vq.broker.serving import broker_session
 from vq.broker.serving.dispatcher import Route
@@ -19,6 +18,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import MAGIC_VERSION, PREFIX, Command
 from vq.remoting.frames import FrameParser
 from vq.remoting.messages import decode_error, decode_reply
+from vq.testing.waiting import WAIT_S, until
 
 
 class Raw(asyncio.Protocol):

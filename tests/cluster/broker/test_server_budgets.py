@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from support.broker import Client, message, strict
-from support.waiting import WAIT_S, until
 
 from vq.broker.partition import puts
 from vq.broker.partition.channel import Channel
@@ -13,6 +12,7 @@ from vq.errors import InternalError, UnknownTopic
 from vq.limits import MIB
 from vq.remoting.format import COMMANDS, Command
 from vq.remoting.messages import decode_error, decode_reply
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

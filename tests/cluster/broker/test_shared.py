@@ -20,7 +20,6 @@ from support.shared_member import (
     SharedMember,
     with_shared_topic,
 )
-from support.waiting import until
 
 from vq.broker.node import BrokerNode
 from vq.broker.shared import ledger, shared_journal, shared_journals
@@ -30,6 +29,7 @@ from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import SharedKeys
 from vq.reserved import SHARED_TOPIC
 from vq.store.disk.memory_disk import keep_all, keep_none
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

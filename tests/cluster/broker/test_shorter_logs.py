@@ -11,7 +11,6 @@ import pytest
 from support.broker import DATA, Client, MemoryCluster, message
 from support.client import started
 from support.store import SMALL
-from support.waiting import until
 
 from vq.broker.node import BrokerNode
 from vq.coordination.topics.placement import move
@@ -19,6 +18,7 @@ from vq.coordination.topics.topics import change_placement, describe_topic
 from vq.errors import PartitionQuarantined
 from vq.operations.cluster.doctor import check_brokers
 from vq.store.records.format import CONTROL_BYTES
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import pytest
 from support.broker import Client, HeldFlusher, MemoryCluster, message
-from support.waiting import WAIT_S, until
 
 from vq.broker.node import BrokerNode
 from vq.broker.partition.channel import Channel
@@ -26,6 +25,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
 from vq.store.disk.memory_disk import keep_none
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -19,7 +19,6 @@ from support.archives_elsewhere import (
 from support.broker import DATA, Client, message
 from support.client import factory_of
 from support.node_pair import settled
-from support.waiting import until, until_true
 
 from vq import limits
 from vq.broker import upkeep
@@ -33,6 +32,7 @@ from vq.errors import Busy
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
+from vq.testing.waiting import until, until_true
 
 
 @pytest.fixture(autouse=True)

@@ -9,13 +9,13 @@ import logging
 import pytest
 from support.broker import Client, MemoryCluster, message
 from support.node_pair import NodePair
-from support.waiting import until
 
 from vq.blocking.producer import SEND_SYNC_S
 from vq.coordination.tree.memory import MemoryEnsemble
 from vq.errors import NotMaster
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
+from vq.testing.waiting import until
 
 pytestmark = [
     pytest.mark.virtual_time,

@@ -8,12 +8,12 @@ import pytest
 from support.archives import done
 from support.broker import Client, MemoryCluster, message
 from support.late_clock import LateClock, give_clock
-from support.waiting import until
 
 from vq.broker.disks.data_disk import DataDisk
 from vq.broker.history.early_archives import EarlyArchiver
 from vq.broker.node import BrokerNode
 from vq.errors import ShuttingDown
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

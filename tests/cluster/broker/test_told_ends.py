@@ -5,7 +5,6 @@ import asyncio
 import pytest
 from support.broker import Client, MemoryCluster, message
 from support.client import factory_of, started
-from support.waiting import until
 
 from vq.aio import MessageConsumer
 from vq.broker.node import BrokerNode
@@ -18,6 +17,7 @@ from vq.errors import Busy, NotMaster
 from vq.model import Message, TopicPartition
 from vq.operations.cluster import bulk
 from vq.operations.groups import resets
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

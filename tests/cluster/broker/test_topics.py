@@ -5,7 +5,6 @@ import dataclasses
 
 import pytest
 from support.broker import DATA, Client, message
-from support.waiting import WAIT_S, until
 
 from vq.broker.partition.partition_state import ChannelState
 from vq.coordination.topics.topics import (
@@ -26,6 +25,7 @@ from vq.model import FlushMode, TopicSettings
 from vq.remoting.messages import decode_reply
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.records.record import decode_records
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

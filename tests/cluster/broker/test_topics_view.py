@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 from support.broker import DATA, Client, message
-from support.waiting import WAIT_S, until
 
 from vq.broker.base.lookups import Lookups
 from vq.broker.logs import topics_view
@@ -20,6 +19,7 @@ from vq.coordination.tree.values.topics import TopicNode
 from vq.errors import Busy, CoordinationError, DiskFull, UnknownTopic
 from vq.remoting.messages import decode_reply
 from vq.store.disk.memory_disk import MemoryDisk
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

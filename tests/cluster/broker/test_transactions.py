@@ -11,7 +11,6 @@ import pytest
 from support.broker import Client, MemoryCluster
 from support.client import factory_of
 from support.producers import core_of
-from support.waiting import until
 
 from vq import aio
 from vq.broker.transactions import transactional_ids
@@ -30,6 +29,7 @@ from vq.model import Message, SendResult, TransactionState
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import TransactRequest
 from vq.reserved import TRANSACTIONS_TOPIC
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -7,7 +7,6 @@ import pytest
 from support.broker import Client, MemoryCluster
 from support.client import factory_of, started
 from support.users import SALT, add, user_of
-from support.waiting import WAIT_S, until
 
 from vq import Message
 from vq.broker.node import BrokerNode
@@ -25,6 +24,7 @@ from vq.remoting.hello import KnownPeer
 from vq.remoting.login import ANONYMOUS_LOGIN, Login
 from vq.remoting.membership import ANYONE
 from vq.security.scram import ITERATIONS_MIN, derive
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 from support.broker import Client, MemoryCluster, message
-from support.waiting import until, until_true
 
 from vq import limits
 from vq.broker.base import steps
@@ -25,6 +24,7 @@ from vq.remoting.messages import encode_header
 from vq.store.care.walk import BadRange
 from vq.store.log.log import LogState
 from vq.store.records.format import CONTROL_BYTES
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

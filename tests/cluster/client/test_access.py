@@ -9,13 +9,13 @@ from support.access import allow, believe_names
 from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
 from support.users import add
-from support.waiting import until, until_true
 
 from vq import aio
 from vq.broker.base.config import Authorization
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.errors import NotAuthenticated, NotAuthorized, UnknownTopic
 from vq.model import Message
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

@@ -15,7 +15,6 @@ from support.broker import MemoryCluster
 from support.cases import case
 from support.client import cluster_client
 from support.producers import producer_of, published, send, stored
-from support.waiting import WAIT_S
 
 import vq
 from vq import aio, blocking
@@ -26,6 +25,7 @@ from vq.errors import BatchFailed, InvalidArgument, NotSent, TimedOut, UnknownTo
 from vq.limits import TIMEOUT_S_MAX
 from vq.model import Message, TopicSettings, check_timeout
 from vq.serializers import Json
+from vq.testing.waiting import WAIT_S
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import logging
 import pytest
 from support.broker import MemoryCluster
 from support.client import started
-from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.client.config import ConsumerConfig
 from vq.coordination.groups import groups
 from vq.model import Message
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 import pytest
 from support.broker import memory_cluster
 from support.client import factory_of
-from support.waiting import until
 
 from vq import aio
 from vq.broker.replication import insync_set
@@ -15,6 +14,7 @@ from vq.client.producer.send import sender
 from vq.errors import UnknownTopic, VqError
 from vq.model import Message, TopicSettings
 from vq.operations.base.connect import UnknownCluster
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

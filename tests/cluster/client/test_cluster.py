@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster
 from support.client import HOST, cluster_client, started
-from support.waiting import until
 
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
@@ -33,6 +32,7 @@ from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import (
     PingRequest,
 )
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

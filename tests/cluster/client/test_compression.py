@@ -18,7 +18,6 @@ from support.producers import (
     space,
     stored_in,
 )
-from support.waiting import until
 
 import vq
 from vq import aio
@@ -29,6 +28,7 @@ from vq.errors import MessageTooLarge
 from vq.limits import MESSAGE_BYTES_MAX, MIB
 from vq.model import Message
 from vq.store.records.format import FLAG_COMPRESSION_SHIFT
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster
 from support.client import HOST, cluster_client, factory_of
-from support.waiting import WAIT_S, until
 
 import vq
 from vq import aio, blocking
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
 from vq.model import Message
+from vq.testing.waiting import WAIT_S, until
 
 REQUEST: contextvars.ContextVar[Any] = contextvars.ContextVar("request", default="nobody's")
 

@@ -4,11 +4,11 @@ import threading
 
 from support.broker import memory_cluster
 from support.users import add
-from support.waiting import WAIT_S
 
 from vq.remoting.broker_connection import connect
 from vq.remoting.login import Login
 from vq.security.scram import ScramKeys
+from vq.testing.waiting import WAIT_S
 
 
 class NotesItsThread(Login):

@@ -7,13 +7,13 @@ import pytest
 from support.broker import MemoryCluster
 from support.client import factory_of, started
 from support.producers import delete_topic, stored
-from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.errors import UnknownTopic
 from vq.model import Message, TopicSettings
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.skipif(
     not hasattr(asyncio, "eager_task_factory"), reason="Python has no eager tasks before 3.12"

@@ -11,7 +11,6 @@ from support.archives import NotedArchives, done, noted
 from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
 from support.producers import core_of
-from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
 from vq.broker.node import BrokerNode
@@ -21,6 +20,7 @@ from vq.coordination.topics.topics import add_partitions, alter_settings
 from vq.errors import MessageTooLarge, NotEnoughInSync, NotSent, TopicClosed
 from vq.limits import KIB
 from vq.model import Message, TopicSettings
+from vq.testing.waiting import WAIT_S, until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

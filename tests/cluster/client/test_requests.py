@@ -9,7 +9,6 @@ from support.access import allow, believe_names
 from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
 from support.producers import client_of, core_of, delete_topic
-from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.broker.base.config import Authorization
@@ -28,6 +27,7 @@ from vq.errors import (
 )
 from vq.model import Message, RetentionPolicy
 from vq.reserved import CORRELATION, REPLY_TO, replies_topic
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 
@@ -225,6 +225,7 @@ async def test_what_cannot_be_a_request_or_a_reply_is_refused(
     for message, text in (
         (Message("x" * 190, b""), "takes no requests: its replies go to"),
         (Message("_vq.delayed", b""), "are reserved"),
+        (Message("t", b"", delay_s=5), "a request with delay_s"),
         (Message("t", b"", headers="a"), "no mapping"),  # type: ignore[arg-type]
         ("t", "vq.Message"),
     ):

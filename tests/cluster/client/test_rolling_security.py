@@ -14,13 +14,13 @@ from support.access import allow
 from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
 from support.users import add
-from support.waiting import until
 
 from vq.broker.base.config import Authorization
 from vq.client.config import ConsumerConfig
 from vq.coordination.topics.topics import change_settings
 from vq.errors import NotAuthenticated, NotAuthorized
 from vq.model import Message, TopicSettings
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -9,11 +9,11 @@ from support.broker import Client as Connection
 from support.broker import MemoryCluster, message
 from support.console import RunningConsole
 from support.node_pair import settled
-from support.waiting import until
 
 from vq.console.pages.archive import NodeRestore
 from vq.model import Address
 from vq.operations.archives.archives import ArchivedBlock
+from vq.testing.waiting import until
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ import pytest
 from support.broker import MemoryCluster
 from support.console import RunningConsole, running
 from support.large_tree import LargeBrokers, TreeSize, large_cluster
-from support.waiting import until
 
 from vq.console.clusters import site
 from vq.console.database.database import Database
 from vq.coordination.tree.coordinator import Coordinator
 from vq.coordination.tree.values.brokers import BrokerGroup, Registration
 from vq.operations.cluster.cluster import BrokerReport
+from vq.testing.waiting import until
 
 SIZE = TreeSize(groups=6, topics=6, partitions=12, consumer_groups=2)
 

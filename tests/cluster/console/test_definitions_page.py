@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster
 from support.console import PASSWORD, Browser, RunningConsole, running
-from support.waiting import until
 
 from vq import aio
 from vq.console.accounts.accounts import AccountRole, add_account
 from vq.console.clusters.kept import KEPT_PLANS_MAX
 from vq.console.pages import definitions as pages
+from vq.testing.waiting import until
 
 
 async def _file(browser: Browser, query: str = "") -> dict[str, Any]:

@@ -17,7 +17,8 @@ from support.cases import case
 from support.console import BASE, Browser, RunningConsole
 from support.generated import generated_by
 from support.operation_schemas import OperationSchemas
-from support.waiting import WAIT_S
+
+from vq.testing.waiting import WAIT_S
 
 LONG = os.environ.get("VQ_LONG") == "1"
 EXAMPLES = 50 if LONG else 1

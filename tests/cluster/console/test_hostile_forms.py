@@ -8,7 +8,6 @@ import pytest
 import sqlalchemy
 from support.broker import MemoryCluster
 from support.console import BASE, PASSWORD, RunningConsole, fail_writes, running
-from support.waiting import until
 
 from vq.console.accounts.accounts import AccountRole, list_accounts
 from vq.console.accounts.tokens import list_access_tokens, make_access_token
@@ -16,6 +15,7 @@ from vq.console.acts import door
 from vq.console.acts.door import RUNNING_MAX, Person
 from vq.console.database.schema import audit
 from vq.errors import InvalidState
+from vq.testing.waiting import until
 
 
 async def test_an_origin_that_is_no_address_is_another_site(console: RunningConsole) -> None:

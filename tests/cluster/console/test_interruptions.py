@@ -7,7 +7,6 @@ import pytest
 import sqlalchemy
 from support.broker import MemoryCluster
 from support.console import RunningConsole, fail_writes, running
-from support.waiting import until
 
 from vq import aio
 from vq.console import app
@@ -20,6 +19,7 @@ from vq.console.database.schema import audit, masks
 from vq.console.pages.allocation import moves_from
 from vq.errors import InvalidArgument, InvalidState
 from vq.model import TopicPartition
+from vq.testing.waiting import until
 
 PERSON = Person("anna", AccountRole.OPERATOR, "::1")
 

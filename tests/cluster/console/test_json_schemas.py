@@ -14,7 +14,6 @@ from support.console import RunningConsole, running
 from support.consumers import consumer_of, send, take
 from support.journals import transact
 from support.operation_schemas import OperationSchemas
-from support.waiting import until_true
 
 from vq import ConsumerConfig
 from vq.client.copies import MessageCopies
@@ -26,6 +25,7 @@ from vq.operations.archives.archives import ArchivedBlock, RestoredArchive, Veri
 from vq.operations.brokers.unclean import Unclean
 from vq.operations.messages.stored import read_range
 from vq.reserved import DeliveryFailure
+from vq.testing.waiting import until_true
 
 Seen = Mapping[str, Any]
 #: Asked with these arguments in this order; a function makes them of the answers before.

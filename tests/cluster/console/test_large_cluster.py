@@ -16,13 +16,13 @@ import pytest
 from support import console as console_support
 from support.console import running
 from support.large_tree import TreeSize, large_cluster
-from support.waiting import until
 
 from vq.console.clusters import site
 from vq.console.database.database import Database
 from vq.console.pages.table import PAGES
 from vq.coordination.leases.runs import make_run
 from vq.coordination.tree.values.runs import RunOrder, RunResult, RunState
+from vq.testing.waiting import until
 
 #: Processor seconds of a list page: the slowest but one of twenty. The bound of the wall clock is
 #: 0.3 s on a machine that does nothing else; a test runs beside others.

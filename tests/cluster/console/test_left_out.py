@@ -5,10 +5,10 @@ import pytest
 from support.console import BASE, running
 from support.http import samples
 from support.large_tree import TreeSize, large_cluster
-from support.waiting import until
 
 from vq.console.clusters import site
 from vq.console.database.database import Database
+from vq.testing.waiting import until
 
 SIZE = TreeSize(groups=3, topics=5, partitions=10, consumer_groups=60)
 

@@ -12,10 +12,10 @@ from support.broker import MemoryCluster
 from support.console import BASE, RunningConsole
 from support.explained import check_command
 from support.filled_console import NAME, filled_console, give_up
-from support.waiting import until, until_true
 
 from vq.console.database.database import Database
 from vq.model import Message
+from vq.testing.waiting import until, until_true
 
 #: Pages after which one that leads to ever more pages is seen.
 PAGES_MAX = 300

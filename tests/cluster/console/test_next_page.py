@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 import pytest
 from starlette.requests import Request
 from support.console import RunningConsole, running
-from support.waiting import until
 
 from vq import aio
 from vq.console.accounts.accounts import AccountRole, list_accounts
@@ -19,6 +18,7 @@ from vq.console.web.context import PageContext
 from vq.console.web.security import PageVisitor
 from vq.errors import CoordinationError
 from vq.model import Message
+from vq.testing.waiting import until
 
 
 @pytest.fixture

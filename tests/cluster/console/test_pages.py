@@ -5,7 +5,6 @@ import re
 
 import pytest
 from support.console import RunningConsole
-from support.waiting import until
 
 from vq import aio
 from vq.client.config import ConsumerConfig
@@ -13,6 +12,7 @@ from vq.console.pages import allocation
 from vq.console.pages.table import PAGES
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import Message
+from vq.testing.waiting import until
 
 HOSTILE = (
     "<script>alert(1)</script>",

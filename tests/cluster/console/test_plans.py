@@ -7,13 +7,13 @@ import pytest
 import sqlalchemy
 from support.broker import MemoryCluster, memory_cluster
 from support.console import RunningConsole
-from support.waiting import until, until_true
 
 from vq.console.acts import kept_plans
 from vq.console.acts.kept_plans import PLAN_DAYS, keep_plan, note_outcome
 from vq.console.database.database import Database
 from vq.console.database.schema import plans
 from vq.operations.allocation.applying import resume_allocation
+from vq.testing.waiting import until, until_true
 
 DAY_MS = 86_400_000
 

@@ -2,10 +2,10 @@
 
 from support.broker import MemoryCluster
 from support.console import RunningConsole, running
-from support.waiting import until
 
 from vq import aio
 from vq.reserved import probe_topic
+from vq.testing.waiting import until
 
 
 async def test_latency_and_loss_of_each_group_are_on_the_overview(

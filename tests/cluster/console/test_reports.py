@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from support.console import PASSWORD, Browser, RunningConsole, running
-from support.waiting import until
 
 from pyspark_vq.reports.past import read_shares
 from vq.cli.reports import report_schemas
@@ -21,6 +20,7 @@ from vq.console.acts import reports as acts
 from vq.console.clusters.history import store_minute
 from vq.console.clusters.measured import DISK_USED
 from vq.console.pages import reports as pages
+from vq.testing.waiting import until
 
 _MINUTE_S = int(time.time()) // 60 * 60 - 600
 MOVE = {"topic": "t", "partition": 0, "from": "b1", "to": "b2", "reason": "even", "at_offset": None}

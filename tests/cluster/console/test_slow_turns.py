@@ -8,12 +8,12 @@ import pytest
 from support.broker import MemoryCluster
 from support.console import running
 from support.consumers import send
-from support.waiting import until
 
 from vq import aio
 from vq.admin import Target
 from vq.console.clusters import site
 from vq.model import Message
+from vq.testing.waiting import until
 
 
 async def test_a_slow_turn_does_not_show_an_older_lag_again(

@@ -11,11 +11,11 @@ from support.consumers import consumer_of as plain_consumer
 from support.consumers import send, take
 from support.consumers import texts as messages_of
 from support.gateway import StreamPeer, commit, consumer_of, gateway_of, http_client, texts
-from support.waiting import until
 
 from vq import aio
 from vq.gateway.app import Gateway
 from vq.model import Message, TopicPartition
+from vq.testing.waiting import until
 
 WAIT = {"wait": 20}
 

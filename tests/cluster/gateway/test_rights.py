@@ -8,13 +8,13 @@ from support.broker import MemoryCluster
 from support.cases import case
 from support.consumers import send
 from support.gateway import StreamPeer, consumer_of, gateway_of, http_client, token_file
-from support.waiting import until
 
 from vq import aio
 from vq.client.consumer.shared.handles import PlacedHandle
 from vq.gateway.app import Gateway
 from vq.gateway.shared_members import handle_text
 from vq.model import Message, TopicPartition
+from vq.testing.waiting import until
 
 FORM = {"group": "g", "subscriptions": [{"topic": "t"}]}
 

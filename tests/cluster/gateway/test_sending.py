@@ -9,13 +9,13 @@ import httpx
 import pytest
 from support.broker import MemoryCluster
 from support.gateway import gateway_of, http_client
-from support.waiting import until
 
 from vq import aio
 from vq.errors import Busy, DiskFull, MessageTooLarge, TimedOut
 from vq.gateway.app import Gateway
 from vq.limits import MESSAGE_BYTES_MAX
 from vq.model import Message
+from vq.testing.waiting import until
 
 
 async def stored(factory: aio.MessageFactory) -> list[Message]:

@@ -13,11 +13,11 @@ from support.client import factory_of
 from support.consumers import send
 from support.consumers import texts as messages_of
 from support.gateway import gateway_of, http_client, texts, token_file
-from support.waiting import until, until_true
 
 from vq import ConsumerConfig, aio
 from vq.gateway.app import Gateway
 from vq.model import Message, TopicPartition
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 GROUP = "/v1/groups/g"

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from support.broker import memory_cluster
 from support.client import factory_of
-from support.waiting import WAIT_S, until_true
 
 from vq import admin, aio
 from vq.client.config import ConsumerConfig
@@ -15,6 +14,7 @@ from vq.coordination.tree.coordinator import ConnectionLost
 from vq.errors import InvalidArgument, InvalidState
 from vq.model import Message, TopicSettings
 from vq.operations.topics import verification
+from vq.testing.waiting import WAIT_S, until_true
 
 pytestmark = pytest.mark.virtual_time
 

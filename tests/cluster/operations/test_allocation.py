@@ -10,7 +10,6 @@ import pytest
 from support.broker import MemoryCluster, memory_cluster
 from support.client import cluster_client, factory_of, started
 from support.consumers import consumer_of
-from support.waiting import WAIT_S, until, until_true
 
 from vq import Message
 from vq.client.cluster import ClusterClient
@@ -35,6 +34,7 @@ from vq.operations.allocation.plans import AllocationPlan
 from vq.operations.allocation.runs import describe_allocation, list_allocations
 from vq.operations.brokers.draining import drain_group
 from vq.operations.partitions.placements import Move, carry_out, move_all, plan_moves, seal
+from vq.testing.waiting import WAIT_S, until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

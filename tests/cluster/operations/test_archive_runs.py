@@ -9,7 +9,6 @@ from support.broker import Client as Connection
 from support.broker import MemoryCluster, memory_cluster, message
 from support.client import factory_of
 from support.node_pair import settled
-from support.waiting import until, until_true
 
 from vq.coordination.leases.runs import make_run
 from vq.coordination.tree.values.runs import RunCounter
@@ -18,6 +17,7 @@ from vq.operations.archives import archive_runs
 from vq.operations.archives.archive_runs import ArchiveRun
 from vq.operations.cluster.checks import Level
 from vq.operations.cluster.doctor import archive_facts
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

@@ -8,7 +8,6 @@ from support.broker import DATA, MemoryCluster, memory_cluster, message
 from support.broker import Client as Connection
 from support.client import factory_of
 from support.node_pair import settled
-from support.waiting import until
 
 from vq.broker.serving import archives as broker_archives
 from vq.errors import (
@@ -25,6 +24,7 @@ from vq.operations.archives.archives import ArchivedBlock
 from vq.operations.messages.streams import Begin, End, messages
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import ArchiveRequest, ArchiveResponse
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

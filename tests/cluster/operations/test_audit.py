@@ -11,7 +11,6 @@ from support.broker import MemoryCluster, memory_cluster
 from support.cases import case
 from support.client import factory_of
 from support.coordination import deny_reading
-from support.waiting import until, until_true
 
 from vq import aio
 from vq.admin import AccessRule, ActNotRecorded, OperatorAct
@@ -26,6 +25,7 @@ from vq.operations.base.acts import acting_for, is_audited, plain
 from vq.operations.operation import Effect, rows_of
 from vq.operations.table import Operations
 from vq.security.rules import Right
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

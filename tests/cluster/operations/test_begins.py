@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from support.broker import DATA, Client, MemoryCluster, message
 from support.client import started
-from support.waiting import until
 
 from vq.coordination.groups import groups
 from vq.coordination.topics import topics
@@ -14,6 +13,7 @@ from vq.errors import InvalidArgument, InvalidState, UnknownPartition
 from vq.message_filter import ALL
 from vq.model import Span
 from vq.operations.topics.begins import BEGIN_MAX, begin_anew
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

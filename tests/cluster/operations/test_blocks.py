@@ -8,13 +8,13 @@ from support.broker import Client as Connection
 from support.broker import MemoryCluster, memory_cluster, message
 from support.client import factory_of
 from support.node_pair import NodePair, settled
-from support.waiting import until
 
 from vq.broker.serving import held_blocks
 from vq.errors import CorruptData, InvalidArgument, InvalidRequest, OffsetOutOfRange
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import BlocksRequest
 from vq.store.records.format import INDEX_SUFFIX
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

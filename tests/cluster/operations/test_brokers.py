@@ -5,7 +5,6 @@ from typing import cast
 
 import pytest
 from support.broker import MemoryCluster
-from support.waiting import until_true
 
 from vq.client.cluster import ClusterClient
 from vq.clock import ManualClock
@@ -27,6 +26,7 @@ from vq.remoting.wire_pb2 import (
     StatusRequest,
     StatusResponse,
 )
+from vq.testing.waiting import until_true
 
 pytestmark = pytest.mark.virtual_time
 

@@ -7,7 +7,6 @@ import pytest
 from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of, started
 from support.node_pair import NodePair
-from support.waiting import until
 
 from vq.client.cluster import ClusterClient
 from vq.coordination.topics import topics as tree
@@ -16,6 +15,7 @@ from vq.errors import InvalidState, OutcomeUnknown, TopicClosed, UnknownTopic
 from vq.model import Message, StatusResult
 from vq.operations.cluster.cluster import cluster_status
 from vq.operations.topics import closing, topics
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -9,7 +9,6 @@ import pytest
 from support.broker import MemoryCluster, memory_cluster
 from support.cases import case
 from support.client import factory_of, started
-from support.waiting import until_true
 
 from vq.admin import DeadLetter, LetterState
 from vq.client.cluster import ClusterClient
@@ -31,6 +30,7 @@ from vq.operations.messages.stored import read_range
 from vq.operations.topics import deletion, topics
 from vq.remoting.format import Command
 from vq.reserved import DeliveryFailure, MessageOrigin, own_headers
+from vq.testing.waiting import until_true
 
 pytestmark = pytest.mark.virtual_time
 

@@ -18,7 +18,6 @@ from support.broker import Client, MemoryCluster, memory_cluster, message
 from support.client import factory_of
 from support.columns import rows_of
 from support.node_pair import settled
-from support.waiting import until
 
 from vq import aio
 from vq.broker.logs import archiving
@@ -28,6 +27,7 @@ from vq.client.reading import zips
 from vq.columns import Selection
 from vq.errors import OffsetOutOfRange
 from vq.store.archive import archive_writer
+from vq.testing.waiting import until
 
 BLOCKS = 4
 #: Messages in a block, each in a batch of its own.

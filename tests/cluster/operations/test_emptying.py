@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from support.broker import MemoryCluster
-from support.waiting import WAIT_S
 
 from vq import aio
 from vq.client.cluster import ClusterClient
@@ -17,6 +16,7 @@ from vq.message_filter import ALL
 from vq.model import Message
 from vq.operations.groups.groups import GroupProgress
 from vq.operations.topics import closing, emptying
+from vq.testing.waiting import WAIT_S
 
 pytestmark = pytest.mark.virtual_time
 

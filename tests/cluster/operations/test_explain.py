@@ -10,7 +10,6 @@ from support.broker import MemoryCluster
 from support.client import factory_of
 from support.consumers import ask_for_more, consumer_of, send, take
 from support.explained import check_command
-from support.waiting import until_true
 
 from vq import aio
 from vq.admin import DiskExplanation, Explanation, Goal, Target
@@ -24,6 +23,7 @@ from vq.coordination.tree.values.topics import TopicNode
 from vq.errors import InvalidArgument, UnknownPartition, UnknownTopic
 from vq.message_filter import ALL, Filter
 from vq.model import Message, TopicPartition, TopicSettings
+from vq.testing.waiting import until_true
 
 pytestmark = pytest.mark.virtual_time
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster
 from support.late_clock import give_wall_clock
-from support.waiting import until
 
 from vq import aio
 from vq.broker.serving import finding as broker_finding
@@ -18,6 +17,7 @@ from vq.operations.messages import finding
 from vq.operations.messages.searched import FoundMessages, GapKind
 from vq.store.log.piece import Piece
 from vq.store.records.format import CONTROL_BYTES
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

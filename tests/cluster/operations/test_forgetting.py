@@ -3,7 +3,6 @@
 import pytest
 from support.broker import MemoryCluster
 from support.consumers import consumer_of, send, take
-from support.waiting import until
 
 from vq import aio
 from vq.client.config import ConsumerConfig
@@ -14,6 +13,7 @@ from vq.operations.cluster.lag_looks import look_at_groups
 from vq.operations.groups.groups import GroupDescription
 from vq.operations.groups.lag_metrics import lag_families
 from vq.operations.groups.lag_rules import LagThresholds
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -4,7 +4,6 @@ import pytest
 from support.broker import MemoryCluster
 from support.client import started
 from support.consumers import consumer_of
-from support.waiting import until
 
 from vq import aio
 from vq.coordination.groups import groups
@@ -13,6 +12,7 @@ from vq.coordination.tree.values.consumers import ConsumerGroup
 from vq.errors import InvalidArgument
 from vq.message_filter import ALL
 from vq.operations.groups.balance import MEMBERS_MAX, BalancePlan
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

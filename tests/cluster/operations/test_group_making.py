@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster
 from support.consumers import consumer_of, send, take, texts
-from support.waiting import until
 
 from vq import aio
 from vq.admin import GroupExport, PlannedGroup, Target
@@ -17,6 +16,7 @@ from vq.coordination.tree.values.group_terms import FailurePolicy
 from vq.errors import InvalidArgument, InvalidState, OffsetOutOfRange, UnknownTopic
 from vq.model import Message, TopicPartition
 from vq.reserved import GROUP_CHARS_MAX
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -7,7 +7,6 @@ import pytest
 from support.broker import MemoryCluster
 from support.consumers import consumer_of
 from support.http import http_get, samples
-from support.waiting import until
 
 from vq import aio
 from vq.cli.groups import lag_exporter
@@ -22,6 +21,7 @@ from vq.operations.groups.groups import GroupDescription, GroupProgress
 from vq.operations.groups.lag_metrics import lag_families
 from vq.remoting.exposition import metrics_page
 from vq.remoting.memory import MemoryNetwork
+from vq.testing.waiting import until
 from vq.version import __version__
 
 pytestmark = pytest.mark.virtual_time

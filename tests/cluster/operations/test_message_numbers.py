@@ -6,10 +6,10 @@ import pytest
 from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
 from support.consumers import consumer_of, take
-from support.waiting import until_true
 
 from vq import Message, admin, aio
 from vq.errors import InvalidArgument, UnknownPartition
+from vq.testing.waiting import until_true
 
 pytestmark = pytest.mark.virtual_time
 

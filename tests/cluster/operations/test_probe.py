@@ -9,7 +9,6 @@ import pytest
 from support.broker import MemoryCluster
 from support.client import started
 from support.http import http_get, samples
-from support.waiting import until
 
 from vq import aio
 from vq.cli.groups.lag_exporter import LagExporter
@@ -22,6 +21,7 @@ from vq.operations.cluster.probe import AUDIT_S, INTERVAL_S, ClusterProbe
 from vq.operations.cluster.probed import LATE_S, ProbeResult
 from vq.operations.groups.group_lags import GroupLags
 from vq.remoting.memory import MemoryNetwork
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 HERE = Address("exporter", 8122)

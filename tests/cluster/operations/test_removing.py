@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from support.broker import MemoryCluster, memory_cluster
-from support.waiting import until_true
 
 from vq import aio
 from vq.coordination.brokers import registry
@@ -17,6 +16,7 @@ from vq.model import Message, TopicSettings
 from vq.operations.brokers import removing
 from vq.operations.brokers.removing import GivenUp
 from vq.operations.messages import streams
+from vq.testing.waiting import until_true
 
 pytestmark = pytest.mark.virtual_time
 

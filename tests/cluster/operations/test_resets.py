@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of, started
-from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.client.cluster import ClusterClient
@@ -30,6 +29,7 @@ from vq.errors import (
 from vq.model import Message, TopicPartition
 from vq.operations.groups.groups import describe_group
 from vq.operations.groups.resets import Goal, Reset, Target, plan_reset, reset
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

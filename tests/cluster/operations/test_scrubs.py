@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from support.broker import Client, MemoryCluster, memory_cluster, message
 from support.client import started
-from support.waiting import WAIT_S
 
 from vq.operations.brokers.scrubs import Scrub, scrubs
+from vq.testing.waiting import WAIT_S
 
 pytestmark = pytest.mark.virtual_time
 

@@ -8,7 +8,6 @@ from support.access import allow
 from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
 from support.users import add
-from support.waiting import WAIT_S, until_true
 
 from vq import aio
 from vq.broker.security import authority
@@ -18,6 +17,7 @@ from vq.operations.security.security_plan import SecurityPlan, StepState
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.broker_connection import connect
 from vq.remoting.format import Command
+from vq.testing.waiting import WAIT_S, until_true
 
 pytestmark = pytest.mark.virtual_time
 

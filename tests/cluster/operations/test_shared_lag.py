@@ -4,7 +4,6 @@ import pytest
 from support.broker import memory_cluster
 from support.client import factory_of
 from support.http import samples
-from support.waiting import until
 
 from vq import ConsumerConfig, Message
 from vq.operations.cluster.lag_looks import look_at_groups
@@ -12,6 +11,7 @@ from vq.operations.explain.partition import explain_partition
 from vq.operations.groups.groups import describe_group
 from vq.operations.groups.lag_metrics import lag_families
 from vq.remoting.exposition import metrics_page
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster
 from support.client import factory_of
-from support.waiting import WAIT_S, until_true
 
 from vq import aio
 from vq.broker.health.repairing import Repairer
@@ -30,6 +29,7 @@ from vq.model import Message
 from vq.operations.cluster.cluster import cluster_status
 from vq.operations.messages import streams
 from vq.operations.messages.streams import Begin
+from vq.testing.waiting import WAIT_S, until_true
 
 pytestmark = pytest.mark.virtual_time
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster
 from support.client import factory_of
-from support.waiting import until_true
 
 from vq.client.cluster import ClusterClient
 from vq.coordination.topics import topics as coordination
@@ -16,6 +15,7 @@ from vq.model import Address, Message, StatusResult, TopicSettings
 from vq.operations.brokers.brokers import Damage
 from vq.operations.cluster import settings
 from vq.operations.topics import deletion, topics
+from vq.testing.waiting import until_true
 
 pytestmark = pytest.mark.virtual_time
 

@@ -13,7 +13,6 @@ from support.client import factory_of, started
 from support.consumers import consumer_of, send, take
 from support.coordination import FAULTS, deny_reading, disarm, strike
 from support.explained import check_command
-from support.waiting import until, until_true
 
 from vq import aio
 from vq.admin import (
@@ -53,6 +52,7 @@ from vq.operations.tree.copying import (
     plan_import_tree,
 )
 from vq.operations.tree.walking import walk_tree
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

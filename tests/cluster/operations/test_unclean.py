@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 import pytest
 from support.broker import DATA, Client, MemoryCluster, memory_cluster, message
 from support.client import factory_of, started
-from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
 from vq.client.cluster import ClusterClient
@@ -30,6 +29,7 @@ from vq.operations.groups.resets import Goal, Target, plan_reset, reset
 from vq.operations.partitions.placements import carry_out as place
 from vq.operations.partitions.placements import plan_moves
 from vq.store.care.divergence import diverged
+from vq.testing.waiting import WAIT_S, until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 from support.broker import MemoryCluster
 from support.producers import stored, stored_in
-from support.waiting import WAIT_S
 
 from vq import aio
 from vq.admin import WriteAttempt
@@ -19,6 +18,7 @@ from vq.errors import (
     Refused,
 )
 from vq.model import Message
+from vq.testing.waiting import WAIT_S
 
 pytestmark = pytest.mark.virtual_time
 

@@ -7,9 +7,9 @@ import pytest
 from support.blocking import NAMES, config_of
 from support.cluster import ProcessCluster
 from support.topics import create_topic
-from support.waiting import block_until
 
 import vq
+from vq.testing.waiting import block_until
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import pytest
 from support.blocking import NAMES, config_of, contents
 from support.cluster import ProcessCluster
 from support.topics import create_topic
-from support.waiting import WAIT_S, block_until
 
 import vq
 from vq.errors import InvalidState, OffsetNotBoundary, OffsetOutOfRange
 from vq.model import TopicPartition
+from vq.testing.waiting import WAIT_S, block_until
 
 
 class Sink:

@@ -21,11 +21,11 @@ from support.cluster import ProcessCluster
 from support.databases import mariadb, postgresql
 from support.distributing_process import DECIDED, STEPS
 from support.threads import spawn
-from support.waiting import PROCESSES_WAIT_S, WAIT_S, block_until
 
 import vq
 import vq.datamanager
 from vq.branches import FORMAT_ID
+from vq.testing.waiting import PROCESSES_WAIT_S, WAIT_S, block_until
 
 TESTS = Path(__file__).parents[2]
 

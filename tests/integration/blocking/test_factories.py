@@ -11,11 +11,11 @@ import pytest
 from support.blocking import config_of, read_all
 from support.cluster import ProcessCluster
 from support.threads import spawn
-from support.waiting import PROCESSES_WAIT_S, WAIT_S, block_until
 
 import vq
 from vq.errors import CoordinationError, InvalidState
 from vq.model import SendResult
+from vq.testing.waiting import PROCESSES_WAIT_S, WAIT_S, block_until
 
 
 def test_closing_under_load_gives_every_message_its_outcome(

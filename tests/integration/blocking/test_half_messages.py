@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from support.blocking import contents, read_all
 from support.cluster import ProcessCluster
-from support.waiting import block_until, until
 
 import vq
 from vq.client.producer.transaction import checks
 from vq.errors import InvalidArgument
+from vq.testing.waiting import block_until, until
 
 
 def stored(factory: vq.MessageFactory, topic: str) -> list[bytes]:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from support.blocking import contents, read_all
 from support.cluster import ProcessCluster
-from support.waiting import PROCESSES_WAIT_S
 
 import vq
+from vq.testing.waiting import PROCESSES_WAIT_S
 
 pytestmark = pytest.mark.slow
 

@@ -9,11 +9,11 @@ import pytest
 from support.blocking import NAMES, config_of
 from support.chaos_proxy import ChaosProxy
 from support.cluster import ProcessCluster
-from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import admin
 
 import vq
 from vq.model import Address
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 pytestmark = pytest.mark.slow
 

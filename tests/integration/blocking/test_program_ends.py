@@ -16,9 +16,9 @@ import pytest
 from support.blocking import read_all, stopped
 from support.cluster import ProcessCluster
 from support.forks import UNWARNED
-from support.waiting import PROCESSES_WAIT_S
 
 import vq
+from vq.testing.waiting import PROCESSES_WAIT_S
 
 pytestmark = pytest.mark.slow
 

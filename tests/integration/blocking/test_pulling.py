@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from support.blocking import NAMES
-from support.waiting import WAIT_S, block_until
 
 import vq
 from vq.errors import InvalidArgument, InvalidState
+from vq.testing.waiting import WAIT_S, block_until
 
 
 def sent(factory: vq.MessageFactory, topic: str, count: int) -> list[vq.SendResult]:

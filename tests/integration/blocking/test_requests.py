@@ -4,10 +4,10 @@ import concurrent.futures
 import itertools
 
 import pytest
-from support.waiting import WAIT_S, block_until
 
 import vq
 from vq.errors import InvalidState, TimedOut
+from vq.testing.waiting import WAIT_S, block_until
 
 
 def test_threads_get_their_own_replies(factory: vq.MessageFactory, topic: str) -> None:

@@ -13,7 +13,6 @@ from support.cluster import ProcessCluster
 from support.producers import client_of, core_of
 from support.threads import in_thread, spawn
 from support.topics import create_topic, delete_topic
-from support.waiting import WAIT_S, block_until
 
 import vq
 from vq.client.config import WhenFull
@@ -27,6 +26,7 @@ from vq.errors import (
 )
 from vq.limits import MESSAGE_BYTES_MAX
 from vq.model import SendResult
+from vq.testing.waiting import WAIT_S, block_until
 
 
 def test_sync_and_async_sends_are_stored_where_they_say(

@@ -9,7 +9,6 @@ from support.blocking import contents, read_all
 from support.cluster import ProcessCluster
 from support.producers import client_of
 from support.threads import spawn
-from support.waiting import WAIT_S
 
 import vq
 from vq.client.asking import ask_master
@@ -17,6 +16,7 @@ from vq.client.producer.transaction.transaction import Transactions
 from vq.model import TransactionState
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import TransactRequest
+from vq.testing.waiting import WAIT_S
 
 
 def test_what_the_thread_sends_belongs_to_its_transaction_and_nothing_else(

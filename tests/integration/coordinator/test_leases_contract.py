@@ -5,7 +5,6 @@ import random
 
 import pytest
 from support.coordinator_contract import Ensemble
-from support.waiting import until
 
 from vq.clock import SystemClock
 from vq.coordination.leases.leases import JobLease, LeaseNotHeld, read_holder
@@ -13,6 +12,7 @@ from vq.coordination.leases.runs import make_run, read_results, read_runs, write
 from vq.coordination.tree.coordinator import BadVersion, Coordinator, Create
 from vq.coordination.tree.values.runs import RunOrder, RunResult, RunState
 from vq.errors import CoordinationError
+from vq.testing.waiting import until
 
 
 def lease_of(client: Coordinator, name: str) -> JobLease:

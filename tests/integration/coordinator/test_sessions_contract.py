@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from support.coordinator_contract import Ensemble, States
-from support.waiting import until
 
 from vq.clock import SystemClock
 from vq.coordination.tree.coordinator import (
@@ -20,6 +19,7 @@ from vq.coordination.tree.coordinator import (
     Set,
 )
 from vq.errors import CoordinationError, InvalidState
+from vq.testing.waiting import until
 
 
 async def test_a_clean_close_takes_the_ephemerals_along(ensemble: Ensemble) -> None:

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 from support.coordinator_contract import Ensemble, Hints, States
-from support.waiting import until_true
 
 from vq.coordination.tree.coordinator import EventKind, NodeExists, NoNode, SessionState, WatchEvent
 from vq.coordination.tree.memory import MemoryCoordinator
+from vq.testing.waiting import until_true
 
 
 async def test_a_watch_fires_once(ensemble: Ensemble) -> None:

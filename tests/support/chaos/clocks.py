@@ -10,13 +10,13 @@ from typing import Final
 
 from support.chaos.nemesis import EFFECT_S, Field
 from support.chaos.wall import set_wall
-from support.waiting import block_until
 
 from vq.model import Address
 from vq.remoting.broker_connection import connect
 from vq.remoting.format import Command
 from vq.remoting.transport import TcpNetwork
 from vq.remoting.wire_pb2 import PingRequest, PingResponse
+from vq.testing.waiting import block_until
 
 #: Seconds; NTP steps by the small ones, a wrong time zone or an empty battery by the large ones.
 STEPS_S: Final = (3_600, -3_600, 10, -10)

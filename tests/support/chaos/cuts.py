@@ -10,7 +10,8 @@ from typing import Final
 from support.chaos.nemesis import EFFECT_S, Field, lasts_s, outlast
 from support.chaos.network import Link, Network
 from support.faults import wait_leader
-from support.waiting import block_until
+
+from vq.testing.waiting import block_until
 
 WAYS: Final = ("both", "in", "out")
 

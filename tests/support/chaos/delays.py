@@ -19,9 +19,9 @@ from typing import Final
 
 from support.chaos.clients import StepClient
 from support.history import name_of, read_histories
-from support.waiting import PROCESSES_WAIT_S, block_until
 
 import vq
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 #: Shorter than a fail-over, about as long, and longer than the node that led is away.
 DELAYS_S: Final = (0.05, 0.5, 2.0, 5.0, 12.0, 20.0)

@@ -12,10 +12,10 @@ from support.chaos.groups import TOPIC, Groups
 from support.chaos.load import GROUP
 from support.faults import read_back
 from support.judge import Copy
-from support.waiting import block_until
 from support.zookeeper_log import claims_and_commits, presences, read_all_changes, reigns
 
 import vq
+from vq.testing.waiting import block_until
 
 #: Within this time after the last fault all copies must be equal (T-PART says 15 s).
 EQUAL_S = 60.0

@@ -20,12 +20,12 @@ from support.chaos.network import Network
 from support.chaos.proxies import Proxies
 from support.cluster import ProcessCluster
 from support.faults import broker_settings
-from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import admin
 
 from vq.devtools.processes import BrokerChild, BrokerSpec
 from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.model import Address
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 SESSION_TIMEOUT_S = 3.0
 TOPIC = "t"

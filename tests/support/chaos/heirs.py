@@ -14,7 +14,8 @@ from typing import Final
 
 from support.chaos.nemesis import EFFECT_S, Field
 from support.judge import FULL_MAX_S
-from support.waiting import block_until
+
+from vq.testing.waiting import block_until
 
 #: Beyond what makes a node refuse messages, and below what makes it copy no more.
 _FULL: Final = 0.92

@@ -11,7 +11,8 @@ from typing import Final
 from support.chaos.nemesis import EFFECT_S, Field, lasts_s
 from support.chaos.proxies import Proxies
 from support.chaos_proxy import DOWN, UP, ChaosProxy
-from support.waiting import block_until
+
+from vq.testing.waiting import block_until
 
 #: Towards the listener, from it, or both.
 WAYS: Final = ((UP,), (DOWN,), (UP, DOWN))

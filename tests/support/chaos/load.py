@@ -14,7 +14,8 @@ from support.chaos.shared import Sharers
 from support.chaos.transactions import Transactor
 from support.cluster import ProcessCluster
 from support.faults import Places, Sender, Way, client_of, member_of, wait_drained
-from support.waiting import PROCESSES_WAIT_S, block_until
+
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 GROUP: Final = "g"
 MEMBERS: Final = ("m0", "m1")

@@ -20,11 +20,11 @@ from support.chaos.groups import SESSION_TIMEOUT_S, TOPIC, Groups
 from support.chaos.load import Load
 from support.chaos.shared import LEASE_S
 from support.strace import attached
-from support.waiting import block_until
 
 from vq.devtools.processes import BrokerChild
 from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.model import Address
+from vq.testing.waiting import block_until
 
 #: A fault that takes longer to show than this did not have the effect that it should have.
 EFFECT_S: Final = 60.0

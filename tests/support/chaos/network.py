@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from support.waiting import block_until
+from vq.testing.waiting import block_until
 
 _HUB: Final = "10.77.0.1"
 _ENTERED: Final = "VQ_CHAOS_NAMESPACE"

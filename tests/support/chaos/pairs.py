@@ -18,7 +18,8 @@ from support.chaos.cuts import ports_of_zookeeper
 from support.chaos.groups import SESSION_TIMEOUT_S
 from support.chaos.nemesis import Field
 from support.chaos.network import Network
-from support.waiting import block_until
+
+from vq.testing.waiting import block_until
 
 #: A master that ends may have no heir: the only one is behind the silent link, and out of the set.
 _HEIR_S: Final = 4 * SESSION_TIMEOUT_S

@@ -28,10 +28,10 @@ from support.faults import Sender, client_of
 from support.history import Event, History, name_of, read_histories
 from support.judge import Anomaly, Reign
 from support.shared_judge import Call, Said, SharedEvidence, judge_shared
-from support.waiting import PROCESSES_WAIT_S, block_until
 
 import vq
 from vq.errors import LeaseLost, UnknownTopic, VqError
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 GROUP: Final = "pool"
 TOPIC: Final = "pool"

@@ -14,10 +14,10 @@ from typing import Final
 
 from support.chaos.clients import StepClient
 from support.history import name_of, read_histories
-from support.waiting import PROCESSES_WAIT_S, block_until
 
 import vq
 from vq.errors import TransactionInDoubt, VqError
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 #: Transactions in a second, about, and the most messages of one.
 RATE: Final = 15.0

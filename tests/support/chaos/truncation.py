@@ -14,10 +14,10 @@ from support.block_files import read_partition
 from support.chaos.groups import Groups
 from support.chaos.nemesis import EFFECT_S, Field
 from support.faults import client_of
-from support.waiting import PROCESSES_WAIT_S, block_until
 
 import vq
 from vq.errors import GroupStopped, LogTruncated
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 _LENGTH = 1 << 20
 

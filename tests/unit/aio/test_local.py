@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.waiting import WAIT_S, until
 
 import vq
 from vq.aio import LocalQueue
 from vq.errors import BufferFull, InvalidState
 from vq.local import LocalQueueConfig
+from vq.testing.waiting import WAIT_S, until
 
 
 @pytest.fixture(params=["directory", "memory"])

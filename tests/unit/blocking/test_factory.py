@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from support.threads import in_thread
-from support.waiting import block_until
 
 from vq.blocking import MessageFactory
 from vq.blocking import factory as factories
 from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
 from vq.clock import SystemClock
 from vq.errors import CoordinationError, InvalidState
+from vq.testing.waiting import block_until
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -6,9 +6,9 @@ import sys
 import threading
 
 import pytest
-from support.waiting import until
 
 from vq.client.blocking_calls import BlockingCalls
+from vq.testing.waiting import until
 
 WAIT_S = 30.0
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from support.coordination import client_of
-from support.waiting import until
 
 from vq import limits
 from vq.client.broker_loads import READ_AGAIN_S, BrokerLoads
@@ -14,6 +13,7 @@ from vq.clock import ManualClock
 from vq.coordination.tree.coordinator import SessionState
 from vq.coordination.tree.memory import MemoryEnsemble
 from vq.coordination.tree.values.brokers import BrokerLoad
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 from support.coordination import client_of, expire
-from support.waiting import until
 
 from vq.client import departures as module
 from vq.client.departures import Departure, Departures
@@ -15,6 +14,7 @@ from vq.coordination.groups.claims import Claim
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.consumers import Member, Owner
 from vq.model import TopicPartition
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -3,10 +3,10 @@
 import threading
 
 import pytest
-from support.waiting import WAIT_S
 
 from vq.client.disk_thread import DiskThread
 from vq.errors import InvalidState
+from vq.testing.waiting import WAIT_S
 
 
 async def test_a_disk_that_hangs_holds_one_thread_up() -> None:

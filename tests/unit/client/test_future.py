@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from support.threads import in_thread
-from support.waiting import WAIT_S
 
 from vq.client import future as futures
 from vq.client.future import LoopSendFuture, SendFuture
 from vq.client.producer.queue.batch import Batch, fail_all
 from vq.errors import Busy, InvalidArgument, InvalidState, TimedOut
 from vq.model import ProducerStamp, SendResult
+from vq.testing.waiting import WAIT_S
 
 
 class Counts:

@@ -2,9 +2,8 @@
 
 import asyncio
 
-from support.waiting import until
-
 from vq.client.loop_calls import call_soon
+from vq.testing.waiting import until
 
 
 async def test_another_thread_has_the_loop_call_back() -> None:

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from support.raising_logs import raising_logs
 from support.threads import in_thread, spawn
-from support.waiting import WAIT_S, block_until
 
 from vq.client.future import CALLBACK_THREADS, SendFuture
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidArgument, InvalidState, TimedOut
+from vq.testing.waiting import WAIT_S, block_until
 
 
 @pytest.fixture

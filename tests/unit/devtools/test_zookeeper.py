@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from support.waiting import WAIT_S
 
 from vq.devtools import zookeeper as embedded
 from vq.devtools.zookeeper import EmbeddedZooKeeper, MissingPart, find_jars, find_java, find_parts
 from vq.errors import CoordinationError, InvalidArgument
+from vq.testing.waiting import WAIT_S
 
 JARS = (
     "zookeeper-3.9.5.jar",

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from support.interrupts import Interrupted, Interrupter
-from support.waiting import WAIT_S, block_until
 
 from vq.errors import DiskFull, InvalidState, PartitionFailed, StorageFailed
 from vq.local import LocalItem, LocalQueue, LocalQueueConfig, LocalWorkers
 from vq.local.storage import Storage
 from vq.store.disk.real_disk import RealDisk, RealFile
+from vq.testing.waiting import WAIT_S, block_until
 
 
 class FailingFile:
@@ -241,7 +241,7 @@ def test_a_call_by_a_signal_handler_inside_of_a_take_is_refused(
     tmp_path: Path, disk: FailingDisk
 ) -> None:
     """It would wait for the lock that the interrupted code holds; a close at SIGTERM does."""
-    called = []
+    called: list[object] = []
 
     def handler() -> None:
         disk.unreadable = ""

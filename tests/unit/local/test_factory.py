@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.waiting import WAIT_S, block_until
 
 import vq
 from vq.errors import FilterFailed, InvalidArgument, InvalidState
 from vq.model import Message
+from vq.testing.waiting import WAIT_S, block_until
 
 
 @pytest.fixture

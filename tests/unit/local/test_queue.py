@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.waiting import WAIT_S, block_until
 
 from vq.clock import SystemClock
 from vq.errors import (
@@ -22,6 +21,7 @@ from vq.local import LocalItem, LocalQueue, LocalQueueConfig
 from vq.local.state import QueueState
 from vq.local.waits import LineOfWakers
 from vq.model import Message
+from vq.testing.waiting import WAIT_S, block_until
 
 Open = Callable[..., LocalQueue]
 
@@ -315,16 +315,32 @@ def test_unusable_settings_are_refused(settings: dict[str, object]) -> None:
 
 def test_a_fork_is_refused_in_the_child(opened: Open) -> None:
     queue = opened()
-    queue.put(b"x")
+    queue.put_many([b"x", b"y"])
+    item = taken(queue)
+    held, forked = threading.Event(), threading.Event()
+
+    def call() -> None:
+        with queue._core.lock:  # in the middle of a call
+            held.set()
+            forked.wait(WAIT_S)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    held.wait(WAIT_S)
     child = os.fork()
     if not child:
-        try:
-            queue.take(0)
-        except InvalidState as error:
-            os._exit(0 if "forked" in str(error) else 2)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert contents(queue) == [b"x"]
+        told = 0
+        for act in (lambda: queue.take(0), lambda: queue.extend(item), queue.requeue):
+            try:
+                act()
+            except InvalidState as error:
+                told += "forked" in str(error)
+        os._exit(told)
+    forked.set()
+    caller.join(WAIT_S)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    queue.complete(item)
+    assert contents(queue) == [b"y"]
 
 
 # In memory ----------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.waiting import WAIT_S, block_until
 
 import vq
 from vq import limits
@@ -37,6 +36,7 @@ from vq.local import (
 from vq.local import client as client_module
 from vq.local.wire import LocalFrame, raised_by, read_frame, write_frame
 from vq.model import Message
+from vq.testing.waiting import WAIT_S, block_until
 
 
 @pytest.fixture

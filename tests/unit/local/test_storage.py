@@ -4,10 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.waiting import WAIT_S, block_until
 
 from vq.errors import DirectoryRefused
 from vq.local import LocalItem, LocalQueue, LocalQueueConfig
+from vq.testing.waiting import WAIT_S, block_until
 
 
 @pytest.fixture

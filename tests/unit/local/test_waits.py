@@ -2,9 +2,8 @@
 
 import threading
 
-from support.waiting import WAIT_S
-
 from vq.local.waits import CommitWaiter, Company, Intake, Sleeper
+from vq.testing.waiting import WAIT_S
 
 
 def test_a_round_waits_for_so_many_and_not_for_more_than_a_moment() -> None:

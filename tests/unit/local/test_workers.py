@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.waiting import WAIT_S, block_until
 
 import vq
 from vq.clock import SystemClock
 from vq.errors import InvalidArgument, InvalidState, LeaseLost
 from vq.local import LocalQueue, LocalQueueConfig, LocalWorkers
 from vq.model import Message
+from vq.testing.waiting import WAIT_S, block_until
 
 
 class StillClock(SystemClock):

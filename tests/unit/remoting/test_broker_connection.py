@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from support.waiting import until
 
 from vq.client import future as futures
 from vq.errors import (
@@ -25,6 +24,7 @@ from vq.remoting.frames import Frame, encode_frame
 from vq.remoting.hello import ServerIdentity
 from vq.remoting.memory import MemoryNetwork
 from vq.remoting.wire_pb2 import PingRequest, PingResponse
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 from support.http import http_get, http_peer
-from support.waiting import until
 
 from vq.model import Address
 from vq.remoting import http as http_module
 from vq.remoting.http import CONNECTIONS_MAX, REQUEST_BYTES_MAX, HttpServer, Page, text_page
 from vq.remoting.memory import MemoryNetwork
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

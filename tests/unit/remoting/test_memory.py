@@ -5,11 +5,11 @@ import random
 from typing import cast
 
 import pytest
-from support.waiting import until
 
 from vq.errors import Unreachable
 from vq.model import Address
 from vq.remoting.memory import MemoryNetwork
+from vq.testing.waiting import until
 
 BROKER = Address("broker", 8123)
 

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.waiting import until
 
 from vq.errors import AddressUnavailable, Refused, Unreachable
 from vq.model import Address
 from vq.remoting import transport
 from vq.remoting.transport import TcpListener, TcpNetwork, tune
+from vq.testing.waiting import until
 
 
 async def test_an_address_of_another_machine_is_refused() -> None:

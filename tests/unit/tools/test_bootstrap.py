@@ -11,7 +11,8 @@ from types import ModuleType
 
 import pytest
 from support.tool import load_tool
-from support.waiting import PROCESSES_WAIT_S, block_until
+
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from support.tool import load_tool
-from support.waiting import PROCESSES_WAIT_S
+
+from vq.testing.waiting import PROCESSES_WAIT_S
 
 mutants = load_tool("mutants")
 

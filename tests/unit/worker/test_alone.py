@@ -2,8 +2,7 @@
 
 import threading
 
-from support.waiting import block_until
-
+from vq.testing.waiting import block_until
 from vq.worker.alone import AloneGate
 
 

@@ -30,6 +30,10 @@ async def clean() -> None:
 def later(user: int) -> None:
     seen.append(("later", user))
 
+@vq.task(topic="again")
+def again(fails: bool) -> object:
+    return vq.Retry(after_s=5) if fails else 7
+
 def plain(message):
     seen.append(message.content)
     return vq.RETRY
@@ -92,8 +96,8 @@ def found(*names: str, topics: tuple[str, ...] = (), middleware: tuple[str, ...]
 
 def test_a_module_has_all_of_its_tasks(seen: list[Any]) -> None:
     handlers = found("own_handlers")
-    assert sorted(handlers.listeners) == ["mail", "other"]
-    assert sorted(handlers.tasks) == ["clean@1", "welcome@1", "welcome@2"]
+    assert sorted(handlers.listeners) == ["again", "mail", "other"]
+    assert sorted(handlers.tasks) == ["again@1", "clean@1", "welcome@1", "welcome@2"]
     assert [each.name for each in handlers.periodic] == ["clean"]
     for name, user in (("welcome@1", 1), ("welcome@2", 2)):
         task = handlers.tasks[name]
@@ -101,6 +105,13 @@ def test_a_module_has_all_of_its_tasks(seen: list[Any]) -> None:
     clean = handlers.tasks["clean@1"]
     handlers.listeners["mail"](clean.message())
     assert seen == [("welcome", 1), ("later", 2), "clean"]
+
+
+def test_a_task_may_ask_for_another_try_and_other_results_are_dropped(seen: list[Any]) -> None:
+    handlers = found("own_handlers:again")
+    task, listen = handlers.tasks["again@1"], handlers.listeners["again"]
+    assert listen(task.message(True)).after_s == 5
+    assert listen(task.message(False)) is None
 
 
 def test_names_choose(seen: list[Any]) -> None:

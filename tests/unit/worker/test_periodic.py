@@ -3,11 +3,11 @@
 from datetime import datetime
 
 import pytest
-from support.waiting import block_until
 
 import vq
 from vq.errors import InvalidArgument, UnknownTopic
 from vq.testing import ThreadCluster
+from vq.testing.waiting import block_until
 from vq.worker import periodic
 from vq.worker.periodic import Periodic
 from vq.worker.schedules import Cron, EverySeconds

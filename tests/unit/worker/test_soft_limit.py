@@ -3,9 +3,9 @@
 import time
 
 import pytest
-from support.waiting import WAIT_S
 
 from vq.model import Message
+from vq.testing.waiting import WAIT_S
 from vq.worker.soft_limit import SoftLimit, SoftTimeLimit
 
 MESSAGE = Message("t", b"x")

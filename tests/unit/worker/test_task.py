@@ -144,3 +144,10 @@ def test_an_error_names_the_element_of_an_optional_list() -> None:
 
     with pytest.raises(InvalidArgument, match=r"users\[0\] = 'a' is str, not int"):
         function.message(["a"])  # type: ignore[list-item]
+
+
+def test_a_parameter_that_the_content_cannot_have_is_refused_where_the_task_is_made() -> None:
+    def function(data: bytes) -> None: ...
+
+    with pytest.raises(InvalidArgument, match=r"data of .* is bytes, which JSON has not"):
+        vq.task(topic="t")(function)

@@ -5,14 +5,14 @@ of one that ZooKeeper does not have, and does not say was deleted, are kept for 
 ZooKeeper may have been restored from a backup.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from functools import partial
 from pathlib import Path
 
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.logs.logs import Logs
 from vq.broker.logs.topics_view import TopicsView
-from vq.coordination.topics.topics import was_deleted
+from vq.coordination.topics.topics import deleted_among, was_deleted
 from vq.coordination.tree.coordinator import Coordinator
 from vq.errors import DirectoryRefused, DiskFull
 from vq.log_lines import get_logger
@@ -42,15 +42,14 @@ class Leftovers:
         self._runner = runner
         self._kept_trash: set[Path] = set()  # told once
 
-    async def is_gone(self, topic_id: str) -> bool:
-        """Return whether the topic with this id was removed for good.
+    async def gone(self, topic_ids: Iterable[str]) -> Set[str]:
+        """Return which topics with these ids were removed for good.
 
         Raises:
             CoordinationError: ZooKeeper cannot be asked.
         """
-        if any(view.id == topic_id for view in self._view.topics.values()):
-            return False
-        return await was_deleted(self._coordinator, topic_id)
+        unknown = set(topic_ids) - {view.id for view in self._view.topics.values()}
+        return await deleted_among(self._coordinator, unknown) if unknown else set()
 
     async def move_away(self, topic: str, topic_id: str) -> None:
         """Move a topic's data: to the trash if the tree says it was deleted, else to stay."""

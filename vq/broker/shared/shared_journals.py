@@ -57,7 +57,9 @@ class SharedJournals:
         leftovers = partitions.leftovers
 
         async def gone(topics: Iterable[SourceKey]) -> list[SourceKey]:
-            return [each for each in topics if await leftovers.is_gone(each.topic_id)]
+            told = list(topics)
+            ids = await leftovers.gone(each.topic_id for each in told)
+            return [each for each in told if each.topic_id in ids]
 
         self.counts: Final = SharedCounts()
         counts = self.counts

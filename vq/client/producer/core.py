@@ -428,6 +428,11 @@ class ProducerCore:
                 f"headers {shown(message.headers)} are no mapping of text to text"
             )
         replies_topic(check_own_name(check_name("topic", message.topic)))
+        if message.delay_s is not None or message.deliver_at is not None:
+            raise InvalidArgument(
+                "a request with delay_s or deliver_at would wait for a reply to what nobody has "
+                "yet; send it later, or send a message without waiting for a reply"
+            )
         if self.transactions.open and self.transactions.current() is not None:
             raise InvalidState(
                 "a request in a transaction would wait for a reply to what is not sent before the "

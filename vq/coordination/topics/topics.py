@@ -16,6 +16,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
 
@@ -74,6 +75,7 @@ __all__ = [
     "counts_of",
     "create_topic",
     "delete_topic",
+    "deleted_among",
     "describe_topic",
     "list_topics",
     "touch_partition",
@@ -242,12 +244,17 @@ async def counts_of(coordinator: Coordinator, view: TopicView, sign: int) -> lis
 
 async def was_deleted(coordinator: Coordinator, topic_id: str) -> bool:
     """Return whether the topic with this id is in the list of deleted topics."""
+    return bool(await deleted_among(coordinator, {topic_id}))
+
+
+async def deleted_among(coordinator: Coordinator, topic_ids: AbstractSet[str]) -> AbstractSet[str]:
+    """Return those of these ids that are in the list of deleted topics."""
     path = DeletedTopics.path()
     try:
         node = await coordinator.get(path)
     except NoNode:
-        return False
-    return topic_id in DeletedTopics.decode(path, node.data).topics
+        return set()
+    return topic_ids & DeletedTopics.decode(path, node.data).topics.keys()
 
 
 async def add_partitions(coordinator: Coordinator, name: str, count: int) -> TopicView:

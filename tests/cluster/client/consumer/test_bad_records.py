@@ -8,7 +8,6 @@ import pytest
 from support.broker import Client, MemoryCluster
 from support.cases import case
 from support.client import factory_of
-from support.waiting import until, until_true
 
 import vq
 from vq import aio
@@ -29,6 +28,7 @@ from vq.operations.groups.resets import Goal, Target, plan_reset, reset
 from vq.remoting.format import Command
 from vq.store.records.format import COMPRESSION_ZLIB
 from vq.store.records.record import encode_record
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from support.broker import memory_cluster
 from support.membership import ALL, P0, P1, P2, P3, Consumer, Group, audit, share
-from support.waiting import until
 
 from vq.client.cluster import ClusterClient
 from vq.coordination.groups.contract import MemberDiffers
@@ -16,6 +15,7 @@ from vq.coordination.tree.values.consumers import Assignment
 from vq.errors import InvalidArgument, InvalidState
 from vq.operations.groups.balance import group_history
 from vq.operations.groups.terms import alter_group, end_roll, roll_group
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -11,7 +11,6 @@ import pytest
 from support.broker import MemoryCluster
 from support.client import factory_of
 from support.consumers import client_of_factory, coordinator_of, send, texts
-from support.waiting import WAIT_S, until, until_true
 
 import vq
 from vq import aio
@@ -21,6 +20,7 @@ from vq.coordination.topics.needs import NO_GROUP, read_needs
 from vq.errors import GroupStopped, InvalidArgument, InvalidState, OffsetStoreFailed
 from vq.model import Message, TopicPartition
 from vq.operations.groups.groups import describe_group
+from vq.testing.waiting import WAIT_S, until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

@@ -8,13 +8,13 @@ import pytest
 from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
 from support.consumers import client_of_factory, consumer_of, send, take, until_committed
-from support.waiting import until
 
 from vq import aio
 from vq.aio.hosted import HostedConsumer
 from vq.client.config import ConsumerConfig
 from vq.errors import GenerationStale, InvalidState
 from vq.model import Message, TopicPartition
+from vq.testing.waiting import until
 
 SIZE = 1 << 20
 FIRST = TopicPartition("t", 0)

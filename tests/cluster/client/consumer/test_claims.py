@@ -15,13 +15,13 @@ from support.membership import (
     gives,
     share,
 )
-from support.waiting import until, until_true
 
 from vq.client.consumer.group import membership as memberships
 from vq.coordination.groups import claims
 from vq.coordination.tree.coordinator import ConnectionLost, SessionExpired, SessionState
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.errors import CoordinationError, NotMaster
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

@@ -13,7 +13,6 @@ from support.membership import (
     Group,
     lose_and_claim_again,
 )
-from support.waiting import until
 
 from vq.client.consumer.deliver.progress import Progress
 from vq.client.consumer.group import share as shares
@@ -23,6 +22,7 @@ from vq.coordination.groups import claims
 from vq.coordination.groups.zookeeper_offsets import CommitResult, ZooKeeperOffsets
 from vq.errors import GenerationStale, InvalidArgument
 from vq.model import TopicPartition
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -13,7 +13,6 @@ from support.columns import rows_of
 from support.consumers import consumer_of
 from support.node_pair import settled
 from support.producers import producer_of
-from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.broker.health.repairing import Repairer
@@ -22,6 +21,7 @@ from vq.client.consumer.fetch import fetch_sessions, fetcher
 from vq.client.reading import nodes
 from vq.model import Message
 from vq.store.log.log import Log
+from vq.testing.waiting import WAIT_S, until
 
 COUNT = 4
 

@@ -6,7 +6,6 @@ import pytest
 from support.broker import MemoryCluster
 from support.client import factory_of
 from support.consumers import consumer_of, core_of, send, take, texts
-from support.waiting import until
 
 from vq import aio
 from vq.client.config import ConsumerConfig
@@ -17,6 +16,7 @@ from vq.errors import (
     UnknownTopic,
 )
 from vq.model import Message
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

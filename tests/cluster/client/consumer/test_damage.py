@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster
 from support.consumers import ask_for_more, consumer_of, send, take, texts
-from support.waiting import until, until_true
 
 from vq import aio
 from vq.backoff import Backoff
@@ -30,6 +29,7 @@ from vq.operations.cluster.cluster import cluster_status
 from vq.operations.messages import streams
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetResponse
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

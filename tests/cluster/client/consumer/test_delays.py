@@ -7,13 +7,13 @@ import pytest
 from support.broker import Client, MemoryCluster, memory_cluster
 from support.client import factory_of
 from support.consumers import ask_for_more, client_of_factory, consumer_of, send, take, texts
-from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.broker.base.config import ConnectionLimits
 from vq.client.consumer.fetch.fetch_sessions import DELAY_TOLD_S
 from vq.errors import Busy
 from vq.model import TopicPartition
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 T0 = TopicPartition("t", 0)

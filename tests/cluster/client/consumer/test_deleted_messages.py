@@ -5,11 +5,11 @@ import asyncio
 import pytest
 from support.broker import MemoryCluster
 from support.consumers import consumer_of, send, take, texts
-from support.waiting import until
 
 from vq import aio
 from vq.errors import OffsetOutOfRange
 from vq.model import TopicPartition
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

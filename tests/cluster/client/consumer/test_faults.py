@@ -16,7 +16,6 @@ from support.consumers import (
     take,
     texts,
 )
-from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.client.consumer.deliver.delivery import Delivery
@@ -27,6 +26,7 @@ from vq.errors import (
     CoordinationError,
 )
 from vq.model import Message, TopicPartition
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -10,7 +10,6 @@ from support.broker import MemoryCluster
 from support.client import factory_of
 from support.consumers import send, take, until_committed
 from support.node_pair import settled
-from support.waiting import WAIT_S, until
 
 import vq
 from vq import aio
@@ -19,6 +18,7 @@ from vq.client.config import ConsumerConfig
 from vq.errors import FilterFailed, InvalidArgument
 from vq.message_filter import Filter
 from vq.model import Message, TopicPartition
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

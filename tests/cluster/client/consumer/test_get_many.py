@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from support.consumers import consumer_of, send, texts, until_committed
-from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.errors import InvalidArgument, InvalidState
 from vq.model import Message
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

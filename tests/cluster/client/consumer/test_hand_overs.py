@@ -16,7 +16,6 @@ from support.membership import (
     audit,
     share,
 )
-from support.waiting import until, until_true
 
 from vq.client.consumer.group import membership as memberships
 from vq.client.consumer.group import share as shares
@@ -26,6 +25,7 @@ from vq.coordination.tree.coordinator import ConnectionLost
 from vq.coordination.tree.values.consumers import Owner
 from vq.errors import CoordinationError, GenerationStale
 from vq.model import TopicPartition
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

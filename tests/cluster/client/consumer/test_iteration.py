@@ -7,11 +7,11 @@ import pytest
 from support.broker import MemoryCluster
 from support.client import factory_of
 from support.consumers import consumer_of, send, take, texts
-from support.waiting import WAIT_S
 
 from vq import aio
 from vq.client.config import ConsumerConfig
 from vq.model import Message, TopicPartition
+from vq.testing.waiting import WAIT_S
 
 pytestmark = pytest.mark.virtual_time
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster
 from support.consumers import consumer_of, send, take, texts, until_committed
-from support.waiting import until
 
 from vq import aio
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.client.consumer import core as cores
 from vq.errors import InvalidArgument, InvalidState, ListenerFailed
 from vq.model import Message, TopicPartition
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

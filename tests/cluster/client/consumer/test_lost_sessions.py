@@ -13,7 +13,6 @@ import pytest
 from support.broker import MemoryCluster
 from support.client import HOST, factory_of
 from support.consumers import client_of_factory, consumer_of, send, take, texts
-from support.waiting import until, until_true
 
 from vq import aio
 from vq.coordination.groups import groups
@@ -22,6 +21,7 @@ from vq.coordination.tree.coordinator import ConnectionLost, NotConnected, Sessi
 from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.message_filter import ALL
 from vq.model import TopicPartition
+from vq.testing.waiting import until, until_true
 
 WHERE = TopicPartition("t", 0)
 

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 from support.broker import memory_cluster
 from support.client import factory_of
-from support.waiting import WAIT_S, until
 
 from vq.broker.serving.fetched_partition import FetchedPartition
 from vq.broker.serving.fetching import ServedSessions
 from vq.client.config import ConsumerConfig
 from vq.model import Message
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -10,12 +10,12 @@ from support.membership import (
     Group,
     share,
 )
-from support.waiting import WAIT_S, until
 
 from vq.coordination.groups import claims
 from vq.coordination.tree.coordinator import SessionState
 from vq.errors import CoordinationError
 from vq.model import TopicPartition
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -11,7 +11,6 @@ from support.membership import (
     audit,
     gives,
 )
-from support.waiting import WAIT_S, until, until_true
 
 from vq.client.consumer.group import membership as memberships
 from vq.client.departures import Departure
@@ -19,6 +18,7 @@ from vq.coordination.groups import claims
 from vq.coordination.tree.coordinator import NodeExists, SessionState
 from vq.errors import InvalidArgument
 from vq.message_filter import Filter
+from vq.testing.waiting import WAIT_S, until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

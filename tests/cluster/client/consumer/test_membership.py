@@ -12,12 +12,12 @@ from support.membership import (
     gives,
     share,
 )
-from support.waiting import until, until_true
 
 from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.topics import topics
 from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.model import TopicPartition
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

@@ -18,7 +18,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.waiting import until
 
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.permit import Permit
@@ -35,6 +34,7 @@ from vq.errors import VqError
 from vq.message_filter import ALL
 from vq.model import TopicPartition
 from vq.testing.loop import clock_of_loop
+from vq.testing.waiting import until
 
 LIMIT_S = 120.0
 

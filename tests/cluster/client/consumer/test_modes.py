@@ -11,7 +11,6 @@ import pytest
 from support.broker import MemoryCluster
 from support.cases import case
 from support.consumers import client_of_factory, send, texts
-from support.waiting import until, until_true
 
 from vq import aio
 from vq.client.config import ConsumerConfig
@@ -20,6 +19,7 @@ from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.tree.values.consumers import AHEAD_MAX, CommittedOffset
 from vq.errors import GroupStopped, InvalidArgument, ListenerFailed
 from vq.model import Message, TopicPartition
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from support.broker import MemoryCluster
 from support.consumers import consumer_of, send, take, texts, until_committed
-from support.waiting import until, until_true
 
 from vq import aio
 from vq.admin import Target
@@ -19,6 +18,7 @@ from vq.model import TopicPartition
 from vq.offset_stores.file import FileOffsetStore
 from vq.offset_stores.sql import SqlOffsetStore
 from vq.offset_stores.table import Commit, Key, OffsetTable, Outcome, Row, RowClaim
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

@@ -9,7 +9,6 @@ import pytest
 from support.broker import MemoryCluster
 from support.client import factory_of, started
 from support.consumers import client_of_factory
-from support.waiting import until, until_true
 
 from vq import aio
 from vq.broker.transactions import journal
@@ -32,6 +31,7 @@ from vq.errors import (
     VqError,
 )
 from vq.model import Message, TopicPartition, TransactionState
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 IN = TopicPartition("t", 0)

@@ -7,7 +7,6 @@ import pytest
 from support.broker import MemoryCluster
 from support.client import factory_of
 from support.consumers import client_of_factory, send
-from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
 from vq.client.config import ConsumerConfig
@@ -19,6 +18,7 @@ from vq.model import Message, TopicPartition
 from vq.operations.groups.groups import describe_group
 from vq.operations.groups.resets import Target, plan_reset, reset
 from vq.operations.groups.terms import alter_group
+from vq.testing.waiting import WAIT_S, until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

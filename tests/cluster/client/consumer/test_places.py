@@ -12,7 +12,6 @@ import pytest
 from support.broker import DATA, MemoryCluster, memory_cluster
 from support.client import factory_of, started
 from support.consumers import core_of
-from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
 from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
@@ -32,6 +31,7 @@ from vq.errors import (
 from vq.model import Message, TopicPartition
 from vq.operations.groups import resets
 from vq.operations.groups.resets import Goal, Target, plan_reset
+from vq.testing.waiting import WAIT_S, until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

@@ -7,7 +7,6 @@ import pytest
 from support.broker import MemoryCluster
 from support.client import factory_of
 from support.consumers import send
-from support.waiting import until, until_true
 
 from vq import aio
 from vq.client.config import ConsumerConfig
@@ -16,6 +15,7 @@ from vq.coordination.tree.values.group_terms import MAX_ATTEMPTS_MAX, FailurePol
 from vq.errors import ConnectionCut, InvalidArgument, UnknownTopic
 from vq.model import Message
 from vq.remoting.format import Command
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

@@ -17,7 +17,6 @@ from support.consumers import (
     until_committed,
 )
 from support.coordination import strike
-from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.client.cluster import ClusterClient
@@ -32,6 +31,7 @@ from vq.errors import (
 )
 from vq.model import Message, TopicPartition
 from vq.operations.partitions import placements
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -9,7 +9,6 @@ from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
 from support.consumers import coordinator_of, core_of
 from support.raising_logs import raising_logs
-from support.waiting import WAIT_S, until, until_true
 
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.client.consumer import troubles
@@ -20,6 +19,7 @@ from vq.coordination.tree.coordinator import ConnectionLost
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.errors import CorruptData, VqError
 from vq.model import Message, TopicPartition
+from vq.testing.waiting import WAIT_S, until, until_true
 
 pytestmark = pytest.mark.virtual_time
 P0 = TopicPartition("t", 0)

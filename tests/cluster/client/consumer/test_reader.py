@@ -7,7 +7,6 @@ import pytest
 from support.broker import Client, MemoryCluster
 from support.client import HOST, factory_of
 from support.consumers import client_of_factory, consumer_of, send, take, texts
-from support.waiting import until
 
 from vq import aio
 from vq.broker.partition.channel import Channel
@@ -27,6 +26,7 @@ from vq.model import Message
 from vq.store.records.compression import compress
 from vq.store.records.format import COMPRESSION_ZLIB
 from vq.store.records.record import encode_record
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

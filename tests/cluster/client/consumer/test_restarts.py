@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 from support.membership import ALL, Consumer, Group, share
-from support.waiting import WAIT_S, until
 
 from vq.client.config import ConsumerConfig
 from vq.coordination.groups import groups
 from vq.coordination.tree.coordinator import NodeExists
 from vq.errors import InvalidArgument, InvalidState
 from vq.operations.groups.balance import group_history
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -12,7 +12,6 @@ from support.broker import MemoryCluster
 from support.cases import case
 from support.client import factory_of
 from support.given_up import lag, letters, ten_messages
-from support.waiting import until, until_true
 
 import vq
 from vq import aio
@@ -22,6 +21,7 @@ from vq.errors import ConnectionCut, InvalidArgument, InvalidState
 from vq.model import Message, TopicPartition
 from vq.remoting.format import Command
 from vq.reserved import GROUP_CHARS_MAX
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

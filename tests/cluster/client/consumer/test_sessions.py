@@ -13,7 +13,6 @@ from support.membership import (
     lose_and_claim_again,
     share,
 )
-from support.waiting import until, until_true
 
 from vq.client.consumer.group import membership as memberships
 from vq.client.consumer.group import share as shares
@@ -23,6 +22,7 @@ from vq.coordination.tree.values.consumers import Member, Owner
 from vq.errors import CoordinationError
 from vq.model import TopicPartition
 from vq.testing.loop import SimulatedClock, VirtualLoop
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

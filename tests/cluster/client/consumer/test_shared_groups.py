@@ -9,13 +9,13 @@ import pytest
 from support.broker import Client, MemoryCluster, memory_cluster
 from support.client import factory_of
 from support.late_clock import later
-from support.waiting import until, until_true
 
 from vq import ConsumerConfig, GroupModel, Message, MessageFilter, SharedMessage, aio
 from vq.coordination.topics.topics import change_settings
 from vq.errors import InvalidArgument, InvalidState, LeaseLost
 from vq.model import TopicPartition, TopicSettings
 from vq.store.records.record import encode_record
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 
@@ -575,3 +575,28 @@ async def test_a_message_that_is_settled_twice_counts_once(factory: aio.MessageF
         told = await factory.admin.describe_shared_group("g")
         held = max(held, sum(each.held for each in told.partitions))
     assert held <= 20
+
+
+async def test_what_a_member_fetches_ahead_has_a_bound_of_bytes(
+    factory: aio.MessageFactory,
+) -> None:
+    """All workers are at work; beside that, few of these large messages are with the member."""
+    at_work = 0
+
+    async def listener(message: Message) -> None:
+        nonlocal at_work
+        at_work += 1
+        await asyncio.sleep(60)
+
+    producer = await factory.create_producer()
+    for key in range(100):
+        await producer.send(Message("t", bytes(100 * 1024), key=key))
+    config = shared(workers=40, lease_s=600, buffer_bytes=1 << 20, start_position="earliest")
+    consumer = await factory.create_consumer(config)
+    await consumer.subscribe("t", listener=listener).start()
+    await until(lambda: at_work == 40)
+    await asyncio.sleep(5)
+    told = await factory.admin.describe_shared_group("g")
+    assert 40 <= sum(each.held for each in told.partitions) <= 50
+    assert at_work == 40
+    await consumer.close()

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
-from support.waiting import until
 
 from vq import ConsumerConfig, Message, aio
 from vq.client.reading.partition_reader import PartitionReader
 from vq.errors import PartitionFailed
 from vq.remoting.wire_pb2 import GetRequest, GetResponse
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from support.broker import Client, MemoryCluster, memory_cluster
 from support.client import factory_of, started
-from support.waiting import until
 
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
@@ -32,6 +31,7 @@ from vq.message_filter import ALL, Filter
 from vq.model import Message, TopicPartition
 from vq.store.disk.memory_disk import keep_all
 from vq.store.records.record import encode_record
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 
@@ -76,6 +76,7 @@ class SharedMember:
             SharedTerms(round(lease_s * 1_000), open_max, 100_000),
             nodes=Nodes(client),
             workers=workers,
+            buffer_bytes=config.buffer_bytes,
             policy=self.policy,
             bad_records=self.bad_records,
             trouble=lambda partition, _, error: self.troubles.update({partition: error}),

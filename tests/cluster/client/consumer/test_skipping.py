@@ -11,7 +11,6 @@ import pytest
 from support.broker import MemoryCluster
 from support.client import factory_of
 from support.given_up import ten_messages
-from support.waiting import until, until_true
 
 import vq
 from vq import aio
@@ -24,6 +23,7 @@ from vq.model import Message
 from vq.operations.groups import failed
 from vq.operations.groups.failed import FailedRun, RunTo, list_failed, run_failed
 from vq.remoting.format import Command
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from support.consumers import consumer_of, membership_of, send, take, texts, until_committed
-from support.waiting import until
 
 from vq import aio
 from vq.errors import InvalidArgument, InvalidState, OffsetNotBoundary, OffsetOutOfRange
 from vq.model import TopicPartition
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

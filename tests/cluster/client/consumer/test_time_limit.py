@@ -9,7 +9,6 @@ import pytest
 from support.broker import MemoryCluster
 from support.client import factory_of
 from support.consumers import send
-from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.client.config import ConsumerConfig
@@ -20,6 +19,7 @@ from vq.client.consumer.deliver.time_limit import Watched
 from vq.client.consumer.deliver.workers import Workers
 from vq.errors import ListenerFailed
 from vq.model import Message, TopicPartition
+from vq.testing.waiting import WAIT_S, until
 
 LIMIT_S = 0.6
 

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 from support.broker import Client, MemoryCluster
 from support.consumers import consumer_of, take
-from support.waiting import until, until_true
 
 from vq import aio
 from vq.client.cluster import ClusterClient
@@ -19,6 +18,7 @@ from vq.operations.groups.resets import Goal, Target, plan_reset, reset
 from vq.operations.topics import topics
 from vq.store.records.format import COMPRESSION_ZLIB
 from vq.store.records.record import encode_record
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

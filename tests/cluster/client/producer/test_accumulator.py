@@ -21,7 +21,6 @@ from support.producers import (
     stored_in,
 )
 from support.threads import in_thread
-from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig, WhenFull
@@ -38,6 +37,7 @@ from vq.errors import (
 from vq.limits import MESSAGE_BYTES_MAX
 from vq.model import Message, SendResult
 from vq.remoting.broker_connection import BrokerConnection
+from vq.testing.waiting import WAIT_S, until
 
 HEADERS = {"h": "x" * 3_000}
 

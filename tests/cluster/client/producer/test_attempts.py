@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from support.producers import client_of, ended, published, send, space
 from support.timers import NotedTimers
-from support.waiting import until
 
 from vq import aio
 from vq.client.config import MESSAGE_OVERHEAD_BYTES
@@ -24,6 +23,7 @@ from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 from vq.remoting.messages import encode_error
 from vq.remoting.wire_pb2 import PutRequest, PutResponse
+from vq.testing.waiting import until
 
 
 class Wire:

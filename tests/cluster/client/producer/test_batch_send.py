@@ -5,7 +5,6 @@ import asyncio
 import pytest
 from support.broker import MemoryCluster
 from support.producers import SMALLEST_BUFFER, core_of, producer_of, space, stored, stored_in
-from support.waiting import until
 
 import vq
 from vq import aio
@@ -19,6 +18,7 @@ from vq.errors import (
     VqError,
 )
 from vq.model import Message, SendResult
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

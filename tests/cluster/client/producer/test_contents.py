@@ -9,7 +9,6 @@ import pytest
 from support.cases import case
 from support.key_vectors import KEY_VECTORS
 from support.producers import core_of, ended, producer_of, published, send, space, stored
-from support.waiting import WAIT_S
 
 from vq import aio
 from vq.client.config import ConsumerConfig
@@ -23,6 +22,7 @@ from vq.limits import MESSAGE_BYTES_MAX
 from vq.model import Message
 from vq.serializers import Hessian2, Json, Protobuf, Serializer
 from vq.store.properties_pb2 import RecordProperties
+from vq.testing.waiting import WAIT_S
 
 
 async def test_keys_of_every_kind_come_back_from_their_partition(

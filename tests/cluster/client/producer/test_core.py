@@ -17,7 +17,6 @@ from support.producers import (
     space,
     stored,
 )
-from support.waiting import until
 
 from vq import aio
 from vq.client.producer.intake import accumulator, appender
@@ -30,6 +29,7 @@ from vq.errors import (
     PermissionRefused,
 )
 from vq.model import Message, SendResult
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

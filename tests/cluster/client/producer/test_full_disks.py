@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from support.broker import Client, MemoryCluster, memory_cluster, message
 from support.client import factory_of
-from support.waiting import until
 
 from vq.client.config import ProducerConfig
 from vq.errors import DiskFull
 from vq.model import Message
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster
 from support.producers import SMALLEST_BUFFER, core_of, producer_of, stored
-from support.waiting import until
 
 from vq import aio
 from vq.client.producer.interceptors import ProducerInterceptor
@@ -14,6 +13,7 @@ from vq.coordination.topics import topics
 from vq.errors import InvalidArgument, MessageTooLarge, UnknownTopic, VqError
 from vq.limits import MESSAGE_BYTES_MAX
 from vq.model import Message, SendResult
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -9,7 +9,6 @@ from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
 from support.interrupts import Interrupted, Interrupter
 from support.producers import core_of
-from support.waiting import until
 
 from vq import aio
 from vq.client.config import ProducerConfig
@@ -20,6 +19,7 @@ from vq.client.producer.send import sender
 from vq.errors import ConnectionCut
 from vq.model import Message, SendResult
 from vq.remoting.broker_connection import BrokerConnection
+from vq.testing.waiting import until
 
 INSIDE = ("vq/client/producer/", "vq/client/future.py", "vq/remoting/blocking_connection.py")
 #: A send passes fewer places than this; behind the last one, so many sends in turn pass none.

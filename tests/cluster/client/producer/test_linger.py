@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from support.producers import core_of, producer_of, stored
 from support.threads import in_thread
-from support.waiting import WAIT_S, until
 
 from vq import aio, limits
 from vq.client.future import SendFuture
 from vq.model import Message
+from vq.testing.waiting import WAIT_S, until
 
 HOUR_S = 3_600.0
 

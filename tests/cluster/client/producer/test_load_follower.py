@@ -10,7 +10,6 @@ import pytest
 from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of, started
 from support.producers import client_of, core_of, producer_of
-from support.waiting import WAIT_S, until
 
 from vq import aio, limits
 from vq.client.cluster import ClusterClient
@@ -21,6 +20,7 @@ from vq.coordination.tree.values.brokers import BrokerLoad
 from vq.errors import TimedOut
 from vq.model import Message
 from vq.remoting.format import Command
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

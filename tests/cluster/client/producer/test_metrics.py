@@ -6,12 +6,12 @@ import pytest
 from support.broker import MemoryCluster
 from support.producers import core_of, delete_topic, ended, producer_of, published, queue_of, send
 from support.threads import in_thread
-from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.client.future import BlockingSendFuture
 from vq.errors import NotSent, UnknownTopic
 from vq.model import Message
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

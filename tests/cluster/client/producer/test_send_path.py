@@ -6,12 +6,12 @@ from types import FrameType
 from typing import Any
 
 from support.producers import core_of, producer_of
-from support.waiting import until
 
 from vq import MessageProducer, aio
 from vq.client.runtime import LoopThread
 from vq.model import Message, SendResult
 from vq.remoting.memory_stream import MemoryStream
+from vq.testing.waiting import until
 
 #: Python calls of a plain message, without a key, until its bytes are handed to the connection.
 CALLS_MAX = 50

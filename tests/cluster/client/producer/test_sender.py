@@ -24,7 +24,6 @@ from support.producers import (
 from support.queues import meter_of
 from support.threads import in_thread
 from support.timers import NotedTimers
-from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.client import future as future_module
@@ -47,6 +46,7 @@ from vq.model import Address, Message, SendResult, TopicPartition, TopicSettings
 from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.frames import Frame
 from vq.remoting.wire_pb2 import PutRequest
+from vq.testing.waiting import WAIT_S, until
 
 
 # Flush and close ----------------------------------------------------------------------------------

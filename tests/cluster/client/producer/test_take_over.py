@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator
 import pytest
 from support.broker import MemoryCluster
 from support.producers import producer_of, stored_in
-from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.broker.partition.channel import Channel
 from vq.broker.replication import following, insync_set
 from vq.errors import OutcomeUnknown
 from vq.model import Message
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

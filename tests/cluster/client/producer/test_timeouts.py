@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster
 from support.producers import core_of, ended, producer_of, published, send, space
-from support.waiting import WAIT_S
 
 from vq import aio
 from vq.errors import (
@@ -17,6 +16,7 @@ from vq.errors import (
     Refused,
 )
 from vq.model import Message
+from vq.testing.waiting import WAIT_S
 
 
 async def test_no_broker_within_the_deadline_means_not_sent(

@@ -16,7 +16,6 @@ from support.producers import (
     stored,
 )
 from support.threads import in_thread
-from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
 from vq.coordination.topics import topics
@@ -26,6 +25,7 @@ from vq.errors import (
 )
 from vq.limits import MESSAGE_BYTES_MAX
 from vq.model import Message
+from vq.testing.waiting import WAIT_S, until, until_true
 
 
 async def test_a_deleted_topic_gives_up_what_waits_for_it(

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster, memory_cluster
 from support.producers import core_of, ended, producer_of, published, queue_of, send, stored_in
-from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.client.config import OnUnavailable
@@ -16,6 +15,7 @@ from vq.client.future import SendFuture
 from vq.client.producer.core import ProducerCore
 from vq.errors import BatchFailed, NotSent, PartitionUnavailable
 from vq.model import Address, Message, SendResult, TopicPartition
+from vq.testing.waiting import WAIT_S, until
 
 PARTITIONS = 6
 

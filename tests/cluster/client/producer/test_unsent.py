@@ -6,11 +6,11 @@ import logging
 import pytest
 from support.broker import MemoryCluster
 from support.producers import published, send, stored
-from support.waiting import WAIT_S
 
 from vq import aio
 from vq.errors import InvalidState, NotSent
 from vq.model import Message
+from vq.testing.waiting import WAIT_S
 
 pytestmark = pytest.mark.virtual_time
 

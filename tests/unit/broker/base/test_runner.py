@@ -5,10 +5,10 @@ import threading
 from collections.abc import AsyncIterator
 
 import pytest
-from support.waiting import until
 
 from vq.broker.base import runner as module
 from vq.broker.base.runner import Lane, ThreadRunner, wait_at_most
+from vq.testing.waiting import until
 
 
 @pytest.fixture

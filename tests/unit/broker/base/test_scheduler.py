@@ -3,10 +3,9 @@
 import asyncio
 import threading
 
-from support.waiting import until
-
 from vq.broker.base.scheduler import ScheduledAlarm
 from vq.clock import SystemClock
+from vq.testing.waiting import until
 
 
 async def test_it_rings_on_the_thread_of_the_loop() -> None:

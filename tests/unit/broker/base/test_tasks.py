@@ -4,9 +4,9 @@ import asyncio
 import itertools
 
 import pytest
-from support.waiting import until
 
 from vq.broker.base.tasks import BACKOFF, WELL_S, Tasks
+from vq.testing.waiting import until
 
 
 async def test_tasks_end_with_their_owner(caplog):

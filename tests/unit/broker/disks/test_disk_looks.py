@@ -5,12 +5,12 @@ import threading
 import time
 
 import pytest
-from support.waiting import until
 
 from vq.broker.base.runner import ThreadRunner
 from vq.broker.disks import disk_looks
 from vq.broker.disks.disk_looks import DiskLooks, Seen
 from vq.clock import SystemClock
+from vq.testing.waiting import until
 
 SEEN = Seen("", (1, 2, 3, 4))
 

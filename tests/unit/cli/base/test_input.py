@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.waiting import block_until
 
 from vq.cli.base.input import interruptible
+from vq.testing.waiting import block_until
 
 
 @pytest.fixture(autouse=True)

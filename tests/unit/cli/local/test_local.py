@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from support.commands import cells, refused, run_command
-from support.waiting import PROCESSES_WAIT_S, block_until
 
 from vq.cli.local.local import local
 from vq.errors import Unreachable
 from vq.local import LocalQueue, LocalQueueClient, LocalQueueConfig, LocalQueueServer
 from vq.model import Message
+from vq.testing.waiting import PROCESSES_WAIT_S, block_until
 
 
 @pytest.fixture

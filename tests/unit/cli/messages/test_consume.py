@@ -8,7 +8,6 @@ import time
 import click
 import pytest
 from support.delivery import Told, endless
-from support.waiting import WAIT_S, block_until
 
 from vq.cli import main
 from vq.cli.messages.consume import Enough, Printer, consume, form_of, hide_enough
@@ -22,6 +21,7 @@ from vq.client.reading.chunk import Chunk
 from vq.clock import ManualClock
 from vq.model import Message, TopicPartition
 from vq.store.records.record import encode_record
+from vq.testing.waiting import WAIT_S, block_until
 
 MESSAGE = Message(
     "t", b"a\xc3\xa9", tag="x", key="k", headers={"h": "1"}, partition=1, offset=88, next_offset=120

@@ -5,11 +5,11 @@ from typing import Final
 
 import pytest
 from support.delivery import NotedWorkers
-from support.waiting import WAIT_S
 
 from vq.backoff import Backoff
 from vq.client.consumer.fetch import fetch_sessions
 from vq.client.consumer.fetch import fetcher as fetchers
+from vq.testing.waiting import WAIT_S
 
 QUICK: Final = Backoff(first_s=0.002, most_s=0.004, jitter=0.5)
 

@@ -10,7 +10,6 @@ from typing import Any, cast
 import pytest
 from support.inbox import Partition, nothing
 from support.interrupts import Interrupted, Interrupter
-from support.waiting import WAIT_S, block_until
 
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.deliver.inbox import Inbox
@@ -19,6 +18,7 @@ from vq.client.consumer.pull import ThreadPull
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidArgument
 from vq.model import Message
+from vq.testing.waiting import WAIT_S, block_until
 
 
 @pytest.fixture

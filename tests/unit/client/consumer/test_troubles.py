@@ -5,13 +5,13 @@ import contextlib
 from collections.abc import Mapping
 
 import pytest
-from support.waiting import until
 
 from vq.client.consumer import troubles as module
 from vq.client.consumer.troubles import Troubles
 from vq.clock import ManualClock
 from vq.errors import Busy, ConnectionCut, CoordinationError, CorruptData, ListenerFailed
 from vq.model import PartitionTrouble, TopicPartition
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

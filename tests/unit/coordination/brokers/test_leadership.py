@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from support.coordination import LeadingBroker, expire
-from support.waiting import until
 
 from vq.clock import SystemClock
 from vq.coordination.brokers import group_views, registry
@@ -17,6 +16,7 @@ from vq.coordination.tree.memory import MemoryCoordinator
 from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.errors import CoordinationError
 from vq.model import Address, GroupView
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

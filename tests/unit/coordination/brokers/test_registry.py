@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from support.coordination import FAULTS, LeadingBroker, client_of, disarm, expire, strike
-from support.waiting import WAIT_S, until
 
 from vq.clock import SystemClock
 from vq.coordination.brokers import group_views, registry
@@ -17,6 +16,7 @@ from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.brokers import BrokerGroup, BrokerLoad, GroupState, Registration
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import Address, GroupView
+from vq.testing.waiting import WAIT_S, until
 
 
 def broker(client: MemoryCoordinator, node: str = "n1", **options: Any) -> LeadingBroker:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from support.coordination import FAULTS, at, client_of, disarm, expire, known, strike
-from support.waiting import until
 
 from vq.coordination.groups import claims
 from vq.coordination.groups.claims import Assigned, Claim, Occasion, StillOwned
@@ -24,6 +23,7 @@ from vq.coordination.tree.values.consumers import HISTORY_MAX, Assignment, Owner
 from vq.coordination.tree.values.partitions import Partition
 from vq.errors import CoordinationError
 from vq.model import TopicPartition
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from support.coordination import FAULTS, at, client_of, disarm, known, strike
-from support.waiting import WAIT_S, until
 
 from vq.coordination.groups import claims, groups
 from vq.coordination.groups.claims import Claim
@@ -26,6 +25,7 @@ from vq.coordination.tree.values.group_terms import FailurePolicy
 from vq.errors import InvalidArgument, InvalidState
 from vq.message_filter import ALL, Filter
 from vq.model import TopicPartition
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -5,13 +5,13 @@ import random
 
 import pytest
 from support.coordination import FAULTS, client_of, disarm, expire, strike
-from support.waiting import until
 
 from vq.clock import ManualClock
 from vq.coordination.leases.leases import JobLease, LeaseNotHeld, read_holder
 from vq.coordination.tree.coordinator import BadVersion, Coordinator, Create, SessionState
 from vq.coordination.tree.memory import MemoryEnsemble
 from vq.coordination.tree.values.leases import LeaseFence, LeaseHolder
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 from support.coordination import FAULTS, Used, client_of, disarm, expire, strike
-from support.waiting import until, until_true
 
 from vq.client.ids import EPOCH_MS, IdGenerator, IdsUsedUp
 from vq.clock import ManualClock, SystemClock
@@ -15,6 +14,7 @@ from vq.coordination.tree.memory import MemoryEnsemble
 from vq.coordination.tree.paths import SLOTS
 from vq.coordination.tree.values.slots import SlotMark
 from vq.errors import CoordinationError, InvalidState
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 

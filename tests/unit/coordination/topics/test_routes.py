@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from support.coordination import LeadingBroker, client_of, expire
-from support.waiting import WAIT_S, until
 
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.topics import routes as routes_module
@@ -19,6 +18,7 @@ from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.errors import InvalidState, UnknownTopic
 from vq.model import Address, PartitionState, Span, TopicSettings
+from vq.testing.waiting import WAIT_S, until
 
 
 @pytest.fixture

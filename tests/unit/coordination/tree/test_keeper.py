@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from support.waiting import WAIT_S, until
 
 from vq.backoff import Backoff
 from vq.coordination.tree.keeper import Keeper
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.errors import CoordinationError
+from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time
 

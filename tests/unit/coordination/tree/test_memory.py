@@ -6,7 +6,6 @@ from contextvars import ContextVar
 
 import pytest
 from support.coordination import client_of
-from support.waiting import until
 
 from vq.coordination.tree.coordinator import (
     ConnectionLost,
@@ -17,6 +16,7 @@ from vq.coordination.tree.coordinator import (
 )
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

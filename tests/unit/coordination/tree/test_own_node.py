@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from support.coordination import expire
-from support.waiting import until
 
 from vq.backoff import Backoff
 from vq.coordination.tree.coordinator import NodeExists, NoNode
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.coordination.tree.own_node import OwnNode, delete_own
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 from support.coordination import LeadingBroker
-from support.waiting import until
 
 from vq.coordination.topics import topics
 from vq.coordination.tree.coordinator import Delete, Set, WatchEvent
@@ -26,6 +25,7 @@ from vq.coordination.tree.values.partitions import (
 from vq.coordination.tree.values.topics import DELETING, TopicNode
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import PartitionPlacement, Span, TopicSettings
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

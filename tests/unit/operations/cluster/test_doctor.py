@@ -14,7 +14,6 @@ from support.broker import memory_cluster
 from support.certificates import write_tls
 from support.client import started
 from support.hosts import HOSTS
-from support.waiting import until_true
 
 from vq.broker.base.config import BrokerConfig
 from vq.client.config import MessageFactoryConfig
@@ -27,6 +26,7 @@ from vq.operations.cluster import doctor
 from vq.operations.cluster.checks import Level
 from vq.remoting.ports import free_port
 from vq.security.tls import Tls
+from vq.testing.waiting import until_true
 
 
 @pytest.mark.parametrize("host", HOSTS)

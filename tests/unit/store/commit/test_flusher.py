@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 from support.store import DIRECTORY, append, memory_disk, open_log, payloads
-from support.waiting import until
 
 from vq.clock import ManualClock, SystemClock
 from vq.store.commit.flusher import (
@@ -21,6 +20,7 @@ from vq.store.disk.memory_disk import keep_none
 from vq.store.log.begun import Beginning, BegunLog, BegunLogs
 from vq.store.log.log import Log
 from vq.store.log.ticket import SyncTicket
+from vq.testing.waiting import until
 
 
 class FakeTicket:

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import pytest
 from support.store import DIRECTORY, append, memory_disk, open_log, payloads
-from support.waiting import until
 
 from vq.clock import ManualClock
 from vq.store.commit.flusher import FlushRunner, LoopFlusher, OnDone, Outcome
@@ -15,6 +14,7 @@ from vq.store.commit.storer import Storer
 from vq.store.disk.memory_disk import keep_none
 from vq.store.log.log import Log
 from vq.store.log.ticket import SyncTicket
+from vq.testing.waiting import until
 from vq.turn import Turn
 
 HOOKS = ("begin_flush", "end_flush", "acknowledge_flushed", "flush_failed")

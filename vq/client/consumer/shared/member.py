@@ -98,7 +98,12 @@ class SharedMember:
             )
         else:
             self._sources = self.receiver = SharedReceiver(
-                cluster, config.group, terms, workers=config.workers, **common
+                cluster,
+                config.group,
+                terms,
+                workers=config.workers,
+                buffer_bytes=config.buffer_bytes,
+                **common,
             )
         self._work: SharedWork | None = None
         self._committing: asyncio.Task[None] | None = None

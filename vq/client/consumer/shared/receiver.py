@@ -6,7 +6,8 @@
 
 Loop-bound. One task asks for messages while there is room, one sends what is settled, and one for
 each partition looks whether it has more. What waits in the queue for a second, or for half of its
-lease, is given back: it was not delivered, and others may be free for it.
+lease, is given back: it was not delivered, and others may be free for it. What would wait with
+more bytes than ``buffer_bytes`` is given back unread, or not asked for.
 """
 
 import asyncio
@@ -29,9 +30,11 @@ from vq.client.consumer.shared.sources import (
     HeldMessage,
     RunReading,
     SharedSources,
+    WatchedSource,
 )
 from vq.client.consumer.shared.turns import SourceTurns
 from vq.client.copies import origin_of
+from vq.client.reading.forward import READ_BYTES
 from vq.errors import VqError
 from vq.log_lines import get_logger
 from vq.remoting.wire_pb2 import SharedRun
@@ -55,18 +58,29 @@ class SharedReceiver(SharedSources):
     Args:
         cluster, group, terms, rest: See ``SharedSources``.
         workers: So many are at messages at a time.
+        buffer_bytes: Half of it bounds what is read at a time, the other half what waits.
 
     Attributes:
         expired: Messages whose lease was over before anybody took them; they were given back, too.
     """
 
     def __init__(
-        self, cluster: ClusterClient, group: str, terms: SharedTerms, *, workers: int, **rest: Any
+        self,
+        cluster: ClusterClient,
+        group: str,
+        terms: SharedTerms,
+        *,
+        workers: int,
+        buffer_bytes: int,
+        **rest: Any,
     ) -> None:
         super().__init__(cluster, group, terms, **rest)
         self.expired = 0
         #: With the times when its lease is over, and until when it waits here.
         self._queue: deque[tuple[HeldMessage, float, float]] = deque()
+        self._queued_bytes = 0  # of their contents
+        self._queued_bytes_max = buffer_bytes // 2
+        self._may_read = asyncio.Semaphore(max(1, buffer_bytes // 2 // READ_BYTES))
         self._is_ready = asyncio.Event()  # there is something in the queue, or nothing more comes
         self._fresh_s = (1 - WAITED_SHARE) * terms.lease_ms / 1_000
         self._held: set[MessageHandle] = set()  # what ``SharedRoom`` counts as in hand
@@ -133,9 +147,8 @@ class SharedReceiver(SharedSources):
         return self._is_closing
 
     def _give_back_queue(self) -> None:
-        for item, _, _ in self._queue:
-            self._settle_here(item.handle, SettleKind.UNUSED)
-        self._queue.clear()
+        while self._queue:
+            self._settle_here(self._pop()[0].handle, SettleKind.UNUSED)
 
     async def _end_receiving(self, receiving: "asyncio.Task[None]") -> None:
         """End the request that waits for messages; the journal would give it what others want."""
@@ -167,7 +180,7 @@ class SharedReceiver(SharedSources):
         while not self._ends():
             self._has_room.clear()
             sources = self._read_now()
-            room = self._room.free(self._cluster.clock.monotonic())
+            room = min(self._room.free(self._cluster.clock.monotonic()), self._fitting(sources))
             if not sources or not room:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(ROOM_S):
@@ -184,7 +197,7 @@ class SharedReceiver(SharedSources):
             try:
                 answer = await self._desk.receive(self._told(read), most, wait_s)
                 tries = 0
-            except VqError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
                 tries += 1
                 logger.warning(
                     "messages of shared group cannot be received, trying again",
@@ -216,12 +229,39 @@ class SharedReceiver(SharedSources):
     # Waiting and taken ----------------------------------------------------------------------------
     async def _read_all(self, reading: RunReading, until: float) -> None:
         """Read a run that this member got, into the queue."""
-        async for messages in self._read(reading):
-            queued_s = min(QUEUED_S, self._terms.lease_ms / 2_000)
-            waits = min(self._cluster.clock.monotonic() + queued_s, until - queued_s)
-            self._queue.extend((each, until, waits) for each in messages)
-            self._is_ready.set()
-            self._look_at_queue()
+        async with self._may_read, contextlib.aclosing(self._read(reading)) as steps:
+            while self._queued_bytes < self._queued_bytes_max:
+                try:
+                    messages = await anext(steps)
+                except StopAsyncIteration:
+                    return
+                queued_s = min(QUEUED_S, self._terms.lease_ms / 2_000)
+                waits = min(self._cluster.clock.monotonic() + queued_s, until - queued_s)
+                self._queue.extend((each, until, waits) for each in messages)
+                self._queued_bytes += sum(len(each.message.content) for each in messages)
+                self._is_ready.set()
+                self._look_at_queue()
+            self._give_back_run(reading.at, reading.run, reading.number)
+
+    def _fitting(self, sources: dict[int, WatchedSource]) -> int:
+        """Return about how many messages fit in beside what waits and is read.
+
+        One at least if that is nothing.
+        """
+        each_bytes = max((each.reader.each_bytes for each in sources.values()), default=1.0)
+        reading = sum(
+            each.run.first + each.run.messages - each.number for each in self._reads.values()
+        )
+        least = 0 if self._queue or reading else 1
+        free_bytes = self._queued_bytes_max - self._queued_bytes - reading * each_bytes
+        return max(least, int(free_bytes / each_bytes))
+
+    def _pop(self) -> tuple[HeldMessage, float]:
+        """Take the first one out of the queue, with the time when its lease is over."""
+        item, until, _ = self._queue.popleft()
+        self._queued_bytes -= len(item.message.content)
+        self._has_room.set()
+        return item, until
 
     def _waits(self, handle: MessageHandle) -> None:
         if handle in self._held:
@@ -242,7 +282,7 @@ class SharedReceiver(SharedSources):
         now = self._cluster.clock.monotonic()
         over: list[HeldMessage] = []
         while self._queue and self._queue[0][2] <= now:
-            item, until, _ = self._queue.popleft()
+            item, until = self._pop()
             self._room.forget_asked()
             self._settle_here(item.handle, SettleKind.UNUSED)
             if until <= now:
@@ -268,7 +308,7 @@ class SharedReceiver(SharedSources):
         A call that is cancelled gives it back.
         """
         while self._queue:
-            item, until, _ = self._queue.popleft()
+            item, until = self._pop()
             now = self._cluster.clock.monotonic()
             if until - now < self._fresh_s:
                 begins_at = await self._begin_lease(item, until - now)

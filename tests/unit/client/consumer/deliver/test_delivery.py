@@ -8,7 +8,6 @@ from collections import defaultdict
 
 import pytest
 from support.delivery import Listener, Partition, expanding
-from support.waiting import WAIT_S, block_until
 
 from vq import limits
 from vq.client.consumer.deliver.workers import Workers
@@ -17,6 +16,7 @@ from vq.client.runtime import LoopThread
 from vq.clock import ManualClock
 from vq.model import Message
 from vq.store.records.record import encode_record
+from vq.testing.waiting import WAIT_S, block_until
 
 
 def test_messages_come_in_order_over_many_chunks(workers: Workers) -> None:

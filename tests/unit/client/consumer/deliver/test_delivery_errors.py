@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 from support.delivery import Listener, NotedWorkers, Partition, expanding
-from support.waiting import WAIT_S, block_until
 
 from vq import limits
 from vq.client.consumer.deliver import delivery as deliveries
@@ -25,6 +24,7 @@ from vq.coordination.tree.values.group_terms import OnFailure
 from vq.errors import CorruptData, ListenerFailed
 from vq.model import Message
 from vq.store.records.record import encode_record
+from vq.testing.waiting import WAIT_S, block_until
 
 
 class Odd(BaseException):

@@ -10,12 +10,12 @@ import pytest
 from support.delivery import Partition, endless
 from support.inbox import Partition as Pulled
 from support.inbox import take
-from support.waiting import WAIT_S, block_until, until
 
 from vq.client.consumer.deliver.inbox import Inbox
 from vq.client.consumer.deliver.listening import Listening
 from vq.client.consumer.deliver.workers import Workers
 from vq.model import Message
+from vq.testing.waiting import WAIT_S, block_until, until
 
 WAYS = [
     pytest.param({"mode": "orderly"}, id="orderly"),

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from support.delivery import Listener, NotedWorkers, Partition
 from support.threads import in_thread
-from support.waiting import WAIT_S, block_until
 
 from vq.client.consumer.deliver.progress import Progress
 from vq.client.consumer.deliver.workers import Workers
 from vq.model import Message
 from vq.store.records.record import encode_record
+from vq.testing.waiting import WAIT_S, block_until
 
 
 def test_a_partition_whose_permit_has_lapsed_can_be_given_up(workers: NotedWorkers) -> None:

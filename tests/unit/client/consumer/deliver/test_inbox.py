@@ -5,13 +5,13 @@ import asyncio
 import pytest
 from support.delivery import endless
 from support.inbox import Partition, nothing, nothing_comes, take, take_one
-from support.waiting import WAIT_S
 
 from vq.client.consumer.deliver.inbox import Inbox, Messages
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.reading.chunk import Chunk
 from vq.clock import ManualClock
 from vq.store.records.record import encode_record
+from vq.testing.waiting import WAIT_S
 
 
 async def test_the_position_passes_what_a_filter_left_out() -> None:

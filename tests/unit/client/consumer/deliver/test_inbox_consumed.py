@@ -8,10 +8,10 @@ import sys
 import pytest
 from support.delivery import endless
 from support.inbox import Partition, nothing, nothing_comes, take, take_one
-from support.waiting import WAIT_S
 
 from vq.client.consumer.deliver.inbox import Inbox, Messages
 from vq.errors import InvalidState
+from vq.testing.waiting import WAIT_S
 
 
 async def test_a_message_is_consumed_when_the_next_one_is_asked_for() -> None:

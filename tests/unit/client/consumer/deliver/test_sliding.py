@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from support.delivery import Listener, Partition, expanding
-from support.waiting import WAIT_S, block_until
 
 from vq.client.consumer.deliver.tries import RETRY, Retry
 from vq.client.consumer.deliver.workers import Workers
 from vq.clock import ManualClock
 from vq.errors import InvalidArgument, ListenerFailed
 from vq.model import Message
+from vq.testing.waiting import WAIT_S, block_until
 
 KEYS = ["a", "b", "c", None, 7, b"d"]
 

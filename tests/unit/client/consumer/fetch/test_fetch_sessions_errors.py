@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from support.fetch_sessions import HERE, Connection, World, refusal, turn
 from support.timers import NotedTimers
-from support.waiting import until
 
 from vq.client.consumer.fetch import fetch_sessions
 from vq.client.consumer.fetch.fetch_sessions import passes
@@ -27,6 +26,7 @@ from vq.errors import (
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 from vq.remoting.wire_pb2 import FetchResult
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.usefixtures("quick_fetches")
 

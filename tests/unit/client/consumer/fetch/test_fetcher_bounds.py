@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 from support.fetcher import Reader
-from support.waiting import until
 
 from vq.client.consumer.fetch import fetcher as fetchers
 from vq.client.reading.chunk import Rest
 from vq.message_filter import Filter
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.usefixtures("quick_fetcher")
 

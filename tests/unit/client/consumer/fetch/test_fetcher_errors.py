@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 from support.fetcher import Reader
-from support.waiting import until
 
 from vq import limits
 from vq.backoff import Backoff
@@ -24,6 +23,7 @@ from vq.errors import (
     StaleEpoch,
     VqError,
 )
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.usefixtures("quick_fetcher")
 

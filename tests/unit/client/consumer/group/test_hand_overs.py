@@ -5,7 +5,6 @@ import random
 from typing import Any
 
 import pytest
-from support.waiting import until
 
 from vq.client.consumer.group import hand_overs as module
 from vq.client.consumer.group.hand_overs import HandOvers
@@ -14,6 +13,7 @@ from vq.client.consumer.group.holds import Hold
 from vq.coordination.groups.claims import Claim
 from vq.coordination.tree.coordinator import ConnectionLost
 from vq.model import TopicPartition
+from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 

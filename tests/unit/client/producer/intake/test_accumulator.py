@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from support.queues import queues_of
 from support.threads import in_thread, spawn
-from support.waiting import WAIT_S, block_until
 
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
 from vq.client.producer.intake.accumulator import Accumulator
@@ -16,6 +15,7 @@ from vq.clock import ManualClock
 from vq.errors import BufferFull, NotPublished, NotSent, UnknownTopic
 from vq.limits import MESSAGE_BYTES_MAX
 from vq.model import Message
+from vq.testing.waiting import WAIT_S, block_until
 
 
 def accumulator_of(wake: Callable[[], None] = lambda: None, **settings: Any) -> Accumulator:

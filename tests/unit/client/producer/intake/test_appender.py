@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from support.queues import CONTENT_BYTES_MAX, queues_of
 from support.threads import spawn
-from support.waiting import WAIT_S, block_until
 
 from vq.client.config import MESSAGE_OVERHEAD_BYTES
 from vq.client.future import LoopSendFuture, SendFuture
@@ -21,6 +20,7 @@ from vq.client.producer.intake.appender import Appender, PythonAppender, make_ap
 from vq.client.producer.queue.topic_queues import TopicQueues
 from vq.limits import TIMEOUT_S_MAX
 from vq.model import Message, TopicSettings
+from vq.testing.waiting import WAIT_S, block_until
 
 SPACE = 10_000
 PLACES = 1_000_000

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from support.queues import QueueHost, ring
 from support.threads import in_thread
-from support.waiting import WAIT_S, block_until
 
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
 from vq.client.producer.intake.accumulator import Accumulator
@@ -26,6 +25,7 @@ from vq.errors import (
 )
 from vq.limits import MESSAGE_BYTES_MAX
 from vq.model import Message, SendResult, TopicSettings
+from vq.testing.waiting import WAIT_S, block_until
 
 DEADLINE = 1_030.0
 

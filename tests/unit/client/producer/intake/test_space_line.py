@@ -5,12 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.waiting import WAIT_S
 
 from vq.client.future import SendFuture
 from vq.client.producer.intake.space_line import LATE_S, SpaceLine
 from vq.errors import BufferFull, NotSent
 from vq.model import Message, SendResult
+from vq.testing.waiting import WAIT_S
 
 
 class Space:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from support.queues import QueueHost
 from support.threads import in_thread, spawn
-from support.waiting import WAIT_S, block_until
 
 from vq.client.config import ProducerConfig
 from vq.client.future import BlockingSendFuture
@@ -37,6 +36,7 @@ from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 from vq.remoting.messages import encode_error
 from vq.remoting.wire_pb2 import PutRequest, PutResponse
+from vq.testing.waiting import WAIT_S, block_until
 
 BROKER, OTHER = Address("b1", 1), Address("b2", 1)
 PARTITIONS = 3

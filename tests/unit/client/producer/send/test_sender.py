@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from support.queues import meter_of
-from support.waiting import until
 
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
@@ -33,6 +32,7 @@ from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 from vq.remoting.messages import encode_error
 from vq.remoting.wire_pb2 import PutRequest, PutResponse
+from vq.testing.waiting import until
 
 HERE = Address("b1", 1)
 PARTITIONS = 1_000
