@@ -172,7 +172,8 @@ class ProcessCluster:
         ended = self.vq(*arguments, "--json", stdin=stdin)
         assert ended.returncode == 0, ended.stderr.decode()
         document = json.loads(ended.stdout)
-        assert not list(wrong(document, schema_of(arguments)))
+        found = list(wrong(document, schema_of(arguments)))
+        assert not found, found
         return document
 
     def stop(self) -> None:

@@ -15,7 +15,7 @@ from vq.cli.groups.group_balance import history, plan
 from vq.cli.groups.group_failed import failed
 from vq.cli.groups.group_making import clone, create, export, import_
 from vq.cli.groups.group_reset import reset
-from vq.cli.groups.group_shared import shared
+from vq.cli.groups.group_shared import SHARED_PROGRESS, shared
 from vq.cli.groups.group_terms import TERMS, alter, roll, terms_json, terms_text
 from vq.client.cluster import ClusterClient
 from vq.coordination.tree.values.group_terms import BAD_RECORD, GroupModel
@@ -69,6 +69,7 @@ _PROGRESS: Final = record(
     subscribed=TRUTH,
     readable=TRUTH,
     filter=maybe(TEXT),
+    shared=maybe(SHARED_PROGRESS),
     beyond_end=TRUTH,
     verdict=TEXT,
     cause=maybe(TEXT),

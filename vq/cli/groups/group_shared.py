@@ -1,6 +1,7 @@
 """``vq group shared``: what is open of a shared group."""
 
 from dataclasses import asdict
+from typing import Final
 
 import click
 
@@ -10,6 +11,19 @@ from vq.cli.base.options import Invocation, command_options
 from vq.client.cluster import ClusterClient
 from vq.operations.groups.shared import SharedGroupDescription, describe_shared_group
 
+#: What is open of one partition.
+SHARED_PROGRESS: Final = record(
+    topic=TEXT,
+    partition=WHOLE,
+    low=WHOLE,
+    cursor=WHOLE,
+    open=WHOLE,
+    held=WHOLE,
+    waiting=WHOLE,
+    deliveries_max=WHOLE,
+    redelivered=WHOLE,
+)
+
 
 @click.command()
 @click.argument("name", shell_complete=group_names)
@@ -18,19 +32,7 @@ from vq.operations.groups.shared import SharedGroupDescription, describe_shared_
         group=TEXT,
         journal=WHOLE,
         receiving=WHOLE,
-        partitions=some(
-            record(
-                topic=TEXT,
-                partition=WHOLE,
-                low=WHOLE,
-                cursor=WHOLE,
-                open=WHOLE,
-                held=WHOLE,
-                waiting=WHOLE,
-                deliveries_max=WHOLE,
-                redelivered=WHOLE,
-            )
-        ),
+        partitions=some(SHARED_PROGRESS),
     )
 )
 @command_options
