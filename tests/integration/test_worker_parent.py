@@ -112,8 +112,8 @@ async def test_a_process_that_dies_is_replaced_and_what_it_had_in_hand_is_told(
         await run.wait(run.ready.is_set)
         kept = next(each for each in run.noted("start") if each[0] == "1")
         for number in (1, 2):
-            await run.wait(lambda number=number: len(run.noted("start")) == 1 + number)
-            last = [each for each in run.noted("start") if each[0] == "0"][-1]
+            await run.wait(lambda number=number: len(run.noted("holds")) == 1 + number)
+            last = [each for each in run.noted("holds") if each[0] == "0"][-1]
             os.kill(int(last[1]), signal.SIGKILL)
             await run.wait(lambda number=number: run.noted("suspects", str(number)))
         assert kept in run.noted("start")
