@@ -83,7 +83,7 @@ class SharedReceiver(SharedSources):
         self._may_read = asyncio.Semaphore(max(1, buffer_bytes // 2 // READ_BYTES))
         self._is_ready = asyncio.Event()  # there is something in the queue, or nothing more comes
         self._fresh_s = (1 - WAITED_SHARE) * terms.lease_ms / 1_000
-        self._held: set[MessageHandle] = set()  # what ``SharedRoom`` counts as in hand
+        self._held: set[MessageHandle] = set()  # not settled, nor taken by a call
         self._room = SharedRoom(workers, cluster.clock.monotonic())
         self._has_room = asyncio.Event()
         self._turns = SourceTurns()
@@ -172,7 +172,7 @@ class SharedReceiver(SharedSources):
         self._turns.has_more(at)
 
     async def _rest(self) -> None:
-        if self._room.in_hand:
+        if self._held:
             await asyncio.sleep(LOOK_S)
 
     async def _receive_all(self) -> None:
@@ -180,7 +180,8 @@ class SharedReceiver(SharedSources):
         while not self._ends():
             self._has_room.clear()
             sources = self._read_now()
-            room = min(self._room.free(self._cluster.clock.monotonic()), self._fitting(sources))
+            now = self._cluster.clock.monotonic()
+            room = min(self._room.free(len(self._held), now), self._fitting(sources))
             if not sources or not room:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(ROOM_S):
@@ -224,7 +225,6 @@ class SharedReceiver(SharedSources):
     def _note_held(self, at: int, run: SharedRun) -> None:
         numbers = range(run.first, run.first + run.messages)
         self._held.update(MessageHandle(at, number, run.grant) for number in numbers)
-        self._room.in_hand = len(self._held)
 
     # Waiting and taken ----------------------------------------------------------------------------
     async def _read_all(self, reading: RunReading, until: float) -> None:
@@ -266,7 +266,6 @@ class SharedReceiver(SharedSources):
     def _waits(self, handle: MessageHandle) -> None:
         if handle in self._held:
             self._held.remove(handle)
-            self._room.not_mine()
             self._has_room.set()
 
     def _look_at_queue(self) -> None:
@@ -369,8 +368,7 @@ class SharedReceiver(SharedSources):
                 self._is_ready.clear()
                 await self._is_ready.wait()
         except asyncio.CancelledError:
-            for item in found:
-                self.settle(item.handle, SettleKind.UNUSED)
+            self.give_back(item.handle for item in found)
             raise
         finally:
             if self._given is not None:

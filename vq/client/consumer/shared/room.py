@@ -21,13 +21,9 @@ class SharedRoom:
     Args:
         workers: So many are at messages at a time.
         now: The time in seconds, by a clock that is never set.
-
-    Attributes:
-        in_hand: Messages that are asked for and not settled.
     """
 
     def __init__(self, workers: int, now: float) -> None:
-        self.in_hand = 0
         self._least = workers
         self._rate = 0.0  # messages a second, settled lately
         self._rated_at = now
@@ -52,23 +48,18 @@ class SharedRoom:
         """Note that nobody takes what calls before have asked for."""
         self._left = 0
 
-    def not_mine(self) -> None:
-        """Note that a message is not in hand any more, since it waits for another one."""
-        self.in_hand -= 1
-
     def over(self) -> None:
-        """Note that a message is not in hand any more."""
-        self.in_hand -= 1
+        """Note that a message is settled, or taken."""
         self._settled += 1
 
-    def free(self, now: float) -> int:
-        """Return how many to ask for; 0: it is not worth it yet."""
+    def free(self, in_hand: int, now: float) -> int:
+        """Return how many to ask for beside those in hand; 0: it is not worth it yet."""
         passed = now - self._rated_at
         if passed >= ROOM_S:
             self._rate = (self._rate + self._settled / passed) / 2
             self._rated_at, self._settled = now, 0
         least = max(self._least, self._asked, self._left)
         wanted = min(max(least, int(self._rate * ROOM_S)), ROOM_MAX)
-        free = wanted - self.in_hand
-        is_worth_it = self.in_hand < least or free >= max(1, self._least // 2)
+        free = wanted - in_hand
+        is_worth_it = in_hand < least or free >= max(1, self._least // 2)
         return free if free > 0 and is_worth_it else 0
