@@ -504,9 +504,7 @@ class ServedSession:
         answer = self._answer
         turns, turn_is_used = self._fetches.turns, self._needs_turn  # by a request before this one
         if self._unasked and (turn_is_used or not self._ask_on()):
-            if not turn_is_used:
-                self._needs_turn = True
-                turns.add(self)
+            self._go_on_later()
             return
         lacks_step = False
         if not turn_is_used and self._scans and not answer.is_full(waiting.max_bytes):
@@ -521,15 +519,18 @@ class ServedSession:
         is_far = answer.has_results and answer.scans >= SCANS_PER_ANSWER
         scans_on = self._scans and not is_far and (turn_is_used or self._scans_on(waiting))
         if (scans_on or lacks_step) and not answer.is_full(waiting.max_bytes):
-            if not turn_is_used:
-                self._needs_turn = True
-                turns.add(self)
+            self._go_on_later()
             return
         self._due = None
         if answer.has_results or waiting.timed_out:
             self._tell_progress(waiting)
         if answer.has_results or (waiting.timed_out and answer.may_be_empty):
             self._send(waiting)
+
+    def _go_on_later(self) -> None:
+        if not self._needs_turn:
+            self._needs_turn = True
+            self._fetches.turns.add(self)
 
     def _scans_on(self, waiting: FetchWait) -> bool:
         """Whether filtered partitions are looked through in one more turn."""
