@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn, Self
 
 from vq import limits
 from vq.client.config import ConsumerConfig, ProducerConfig, WhenFull
+from vq.client.consumer.pulling_thread import check_one_thread
 from vq.client.future import ANY_PARTITION, SendCallback, check_callback, report
 from vq.client.kinds import check_between, check_function
 from vq.client.producer.intake.stages import serialize_with
@@ -481,12 +482,7 @@ class LocalMessageConsumer:
         me = threading.current_thread()
         with self._lock:
             owner = self._owner
-            if owner is not None and owner is not me and owner.is_alive():
-                raise InvalidState(
-                    f"thread {owner.name!r} has messages of get_many or waits for some, and "
-                    f"{me.name!r} asks for more; hand the messages of one thread to others, or "
-                    "make several consumers"
-                )
+            check_one_thread(owner, me)
             self._owner = me
         if owner not in {None, me}:
             self.put_down()

@@ -14,6 +14,7 @@ from vq import limits
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.deliver.inbox import Inbox, Messages
 from vq.client.consumer.deliver.workers import Listener
+from vq.client.consumer.pulling_thread import check_one_thread
 from vq.client.consumer.shared.work import Settle, SharedMessage
 from vq.client.kinds import check_whole
 from vq.client.loop_calls import call_soon
@@ -218,12 +219,7 @@ class ThreadPull:
         me = threading.current_thread()
         with self._lock:
             owner = self._owner
-            if owner is not None and owner is not me and owner.is_alive():
-                raise InvalidState(
-                    f"thread {owner.name!r} has messages of get_many or waits for some, and "
-                    f"{me.name!r} asks for more; hand the messages of one thread to others, or "
-                    "make several consumers"
-                )
+            check_one_thread(owner, me)
             if owner not in {None, me}:
                 self._received = -1  # it ended with messages in hand
             self._owner, self._call = me, self._call + 1
