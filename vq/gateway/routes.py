@@ -652,10 +652,7 @@ class GatewayRoutes:
 
     async def ack(self, request: Request, group: GroupPath) -> Response:
         """Be done with messages. One that is lost was delivered again, or will be."""
-        check_json(request)
-        async with self._bodies.of(request, 2 * limits.MIB) as body:
-            handles = forms.read_handles(body).handles
-        return await self._settled(request, group, handles, SettleKind.ACK)
+        return await self._settled_alike(request, group, SettleKind.ACK)
 
     async def nack(self, request: Request, group: GroupPath) -> Response:
         """Have messages delivered again, to whoever asks, after a delay."""
@@ -666,10 +663,7 @@ class GatewayRoutes:
 
     async def reject(self, request: Request, group: GroupPath) -> Response:
         """Give messages up: nobody gets them any more, and they are no dead letters."""
-        check_json(request)
-        async with self._bodies.of(request, 2 * limits.MIB) as body:
-            handles = forms.read_handles(body).handles
-        return await self._settled(request, group, handles, SettleKind.REJECT)
+        return await self._settled_alike(request, group, SettleKind.REJECT)
 
     async def extend(self, request: Request, group: GroupPath) -> Response:
         """Keep messages for so long from now on; their handles stay the same."""
@@ -677,6 +671,13 @@ class GatewayRoutes:
         async with self._bodies.of(request, 2 * limits.MIB) as body:
             form = forms.read_extend(body)
         return await self._settled(request, group, form.handles, SettleKind.EXTEND, form.lease_s)
+
+    async def _settled_alike(self, request: Request, group: str, kind: SettleKind) -> Response:
+        """Settle the messages of a body that has handles and nothing else."""
+        check_json(request)
+        async with self._bodies.of(request, 2 * limits.MIB) as body:
+            handles = forms.read_handles(body).handles
+        return await self._settled(request, group, handles, kind)
 
     async def _settled(
         self,
