@@ -22,7 +22,7 @@ from vq import limits
 from vq.errors import AddressUnavailable, Unreachable
 from vq.model import Address, is_host
 from vq.remoting.memory_stream import MemoryStream
-from vq.remoting.transport import seconds_left
+from vq.remoting.transport import all_alike, seconds_left
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
@@ -73,7 +73,7 @@ class MemoryNetwork:
         *,
         on_full: Callable[[], None] | None = None,
         new_per_s: float = 0.0,
-        weight: Callable[[str], float] = lambda address: 1.0,
+        weight: Callable[[str], float] = all_alike,
     ) -> "MemoryListener":
         """See ``Network.listen``; the host may be any valid name, and as many come as will."""
         if not is_host(address.host):
@@ -273,7 +273,7 @@ class MemoryHost:
         *,
         on_full: Callable[[], None] | None = None,
         new_per_s: float = 0.0,
-        weight: Callable[[str], float] = lambda address: 1.0,
+        weight: Callable[[str], float] = all_alike,
     ) -> "MemoryListener":
         """See ``Network.listen``; it listens on this host, whatever the address names."""
         return await self._network.listen(

@@ -130,7 +130,8 @@ class BlockingStream(Protocol):
         ...
 
 
-def _all_alike(_address: str) -> float:
+def all_alike(_address: str) -> float:
+    """Have a connection of any address count as one; see ``Network.listen``."""
     return 1.0
 
 
@@ -148,7 +149,7 @@ class Network(Protocol):
         *,
         on_full: Callable[[], None] | None = None,
         new_per_s: float = 0.0,
-        weight: Callable[[str], float] = _all_alike,
+        weight: Callable[[str], float] = all_alike,
     ) -> Listener:
         """Accept connections at ``address``; port 0 means any free port.
 
@@ -238,7 +239,7 @@ class TcpNetwork:
         *,
         on_full: Callable[[], None] | None = None,
         new_per_s: float = 0.0,
-        weight: Callable[[str], float] = _all_alike,
+        weight: Callable[[str], float] = all_alike,
     ) -> "TcpListener":
         """See ``Network.listen``."""
         if not is_host(address.host):
@@ -442,7 +443,7 @@ class TcpListener:
         plain_too: bool = False,
         on_full: Callable[[], None] | None = None,
         new_per_s: float = 0.0,
-        weight: Callable[[str], float] = _all_alike,
+        weight: Callable[[str], float] = all_alike,
     ) -> None:
         self.sockets = sockets
         self._protocol_factory = protocol_factory
