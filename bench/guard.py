@@ -120,9 +120,9 @@ class Side:
     def __init__(self, library: Path, directory: Path) -> None:
         self._environ = {**os.environ, "PYTHONPATH": str(library)}
         zookeeper = f"127.0.0.1:{free_port()}"
-        broker, console = free_port(), zookeeper.partition(":")[2]
+        broker, ensemble = free_port(), zookeeper.partition(":")[2]
         command = [sys.executable, "-m", "vq.cli.main", "standalone", "--data", str(directory)]
-        command += ["--port", str(broker), "--zookeeper-port", console, "--no-console"]
+        command += ["--port", str(broker), "--zookeeper-port", ensemble, "--no-console"]
         self._log_path = directory.with_suffix(".log")
         self._log = self._log_path.open("w")
         self._cluster = subprocess.Popen(

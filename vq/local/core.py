@@ -274,7 +274,7 @@ class QueueCore:
         """
         storage = self._storage
         if storage is not None:
-            code = item.number << 2 | item.lane
+            code = code_of(item.lane, item.number)
             try:
                 storage.given.note(given_of(code, item.attempts + tries, keeps_place))
             except ValueError:  # it was closed just now
