@@ -67,7 +67,7 @@ class MemoryContent:
 
     __slots__ = ("_length", "_written")
 
-    def __init__(self, content: bytes = b"") -> None:
+    def __init__(self, content: bytes | bytearray = b"") -> None:
         self._written = bytearray(content)
         self._length = len(content)
 
