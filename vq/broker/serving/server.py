@@ -77,8 +77,8 @@ class Server:
         refused: Connections ended because of a bound, or because of what their peer did.
         failed_handshakes: TLS connections that ended before their handshake did.
         refusals: How many requests were answered with which error.
-        debts: What addresses owe for requests that were refused; from ``debt_max`` on, connections
-            of them that were refused much are not read.
+        debts: What addresses, and users at them, owe for what they have brought in vain; from
+            ``debt_max`` on, connections of theirs that brought much of it are not read.
         admission: Who may connect.
         authentication: As which user; None: nobody is asked.
         meters: What they may use; None: that is not limited.
@@ -153,9 +153,9 @@ class Server:
             weight=self._weight,
         )
 
-    def owes_much(self, address: str) -> bool:
-        """Whether those of an address have brought so much that was refused that they must wait."""
-        return self.debts.of(address, self.now()) >= self.debt_max
+    def owes_much(self, debtor: str) -> bool:
+        """Whether an address, or a user at one, has brought so much in vain that it must wait."""
+        return self.debts.of(debtor, self.now()) >= self.debt_max
 
     def _weight(self, address: str) -> float:
         return OWING_WEIGHT if self.owes_much(address) else 1.0
@@ -276,7 +276,8 @@ class Server:
         """End the connection that costs most memory, of the address that costs most.
 
         Of those that keep nearly as much as the largest one, it is the one whose frame has been
-        incomplete for longest: one that receives a large frame just now is not the culprit.
+        incomplete for longest: one that receives a large frame just now is not the culprit. The
+        others of them wait if they owe as much as the one that is ended will.
         """
         kept: Counter[str] = Counter()
         for each in self.sessions:
@@ -285,10 +286,10 @@ class Server:
         now = self.now()
         peers = [each for each in self.sessions if each.counted_as == address]
         most = max(each.gathered for each in peers)
-        largest = max(
-            (each for each in peers if each.gathered * LARGE_PART >= most),
-            key=lambda each: (each.stalled_s(now), each.gathered),
-        )
+        large = [each for each in peers if each.gathered * LARGE_PART >= most]
+        largest = max(large, key=lambda each: (each.stalled_s(now), each.gathered))
+        for each in large:
+            each.owing.suspect()
         limits = self.limits
         largest.end(
             Busy(
