@@ -310,12 +310,22 @@ class Server:
         """
         self.admission.forget(session, self.now())
         self.refused += 1
-        if self.authentication is not None and isinstance(error, AuthenticationFailed):
-            self.authentication.failed(session)
-        if is_own_fault(error) and not isinstance(error, OutcomeUnknown | AuthenticationFailed):
+        if self._is_own_end(session, error):
             self.debts.owe(session.counted_as, ENDED_COST, self.now())
         self._bad_peers[session.counted_as] += 1
         self._last_bad = error
+
+    def _is_own_end(self, session: BrokerSession, error: VqError) -> bool:
+        """Whether a connection is ended for what its peer did; count log-ins that failed."""
+        if isinstance(error, AuthenticationFailed):
+            if session.principal.user:
+                return False  # it was who it said; the user is another one now, or gone
+            if self.authentication is not None:
+                self.authentication.failed(session)
+            return True
+        if isinstance(error, Busy):
+            return self.authentication is not None and self.authentication.must_wait(session)
+        return is_own_fault(error) and not isinstance(error, OutcomeUnknown)
 
     def handshake_failed(self, session: BrokerSession, error: Exception | None) -> None:
         """Note that a TLS connection ended before its handshake did.
