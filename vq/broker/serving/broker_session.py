@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from vq.broker.base.session import Cancellable, is_own_fault
 from vq.broker.serving.metered_connection import MeteredConnection
 from vq.broker.serving.outgoing import Outgoing
-from vq.broker.serving.owing import REFUSED_BYTES, Owing
+from vq.broker.serving.owing import FREE_BYTES, REFUSED_BYTES, Owing
 from vq.broker.serving.shares import (
     CUT_PER_REQUEST,
     PIECE_BYTES,
@@ -75,7 +75,7 @@ LINGERING_MAX: Final = 64
 class _Later:
     """What a peer has sent that waits, for a turn or for room, in one of the server's lines.
 
-    Requests, and behind them bytes as they came.
+    Requests, and behind them bytes as they came; or nothing: it is to be read in its turn.
     """
 
     __slots__ = ("begun", "events", "line", "pieces", "size")
@@ -127,7 +127,7 @@ class BrokerSession(asyncio.Protocol):
         self._gathered = 0
         self._later: _Later | None = None
         self._end_handshake: Callable[[], object] | None = None
-        self.owing = Owing(server, self)
+        self.owing = Owing(server)
         self._paused = False
         self.address = ""
         self.client_id = ""
@@ -286,13 +286,27 @@ class BrokerSession(asyncio.Protocol):
         kept = self.connection.pending_bytes
         if later is not None:
             kept += later.size + later.begun
-        server.gathered_bytes += kept - self._gathered
+        grown = kept - self._gathered
+        server.gathered_bytes += grown
         self._gathered = kept
-        self.owing.keep(kept)
-        if self.owing.is_much():
+        self.owing.keep(self, kept)
+        if self.owing.is_much(self):
             self._pause()
         while server.gathered_bytes > server.limits.gathered_bytes_max:
             server.end_largest()
+        if grown > 0:
+            server.gathered_left -= grown
+            if server.gathered_left < 0 and kept > FREE_BYTES:
+                self.read_later()
+
+    def read_later(self) -> None:
+        """Read on when it is its turn: those that send large requests, or owed much, take turns."""
+        if self._later is None and self._closing_since is None:
+            self._later = _Later(self._server.line)
+            self._server.line.add(self)
+            frame = self._silence.frame
+            self._pause()
+            self._silence.frame = frame  # a turn is no excuse for a frame that is not whole
 
     def _wait(
         self, line: TurnLine, events: Sequence[Opened | Request | Closing], data: bytes
@@ -436,8 +450,8 @@ class BrokerSession(asyncio.Protocol):
 
     def owe(self, amount: float) -> None:
         """See ``session.Session``."""
-        self.owing.owe(amount)
-        if self.owing.is_much():
+        self.owing.owe(self, amount)
+        if self.owing.is_much(self):
             self._pause()
 
     def defer(self, action: Callable[[], None]) -> None:
@@ -492,7 +506,9 @@ class BrokerSession(asyncio.Protocol):
                 begun = self.connection.state is ConnectionState.AUTHENTICATING
                 what = "proof of who the client is" if begun else "HELLO"
                 self.end(TimedOut(f"no {what} within {limits.hello_timeout_s:g} s"))
-        elif self.connection.pending_frame is not None and not self._paused:
+        elif self.connection.pending_frame is not None and (
+            not self._paused or (self._later is not None and not self._later.size)
+        ):
             if self._silence.frame_for(self.connection.pending_frame, now) > limits.frame_timeout_s:
                 self.end(TimedOut(f"a frame is not whole after {limits.frame_timeout_s:g} s"))
         else:
@@ -515,7 +531,7 @@ class BrokerSession(asyncio.Protocol):
         self.open = True
         self.client_id = getattr(event.hello, "client_id", "")
         self._server.opened(self)
-        self.owing.begin()
+        self.owing.begin(self)
 
     def _close(self, event: Closing, *, linger: bool = True) -> None:
         """Send the reason, drop what the peer sends, and end once it has had time to read.
@@ -536,7 +552,7 @@ class BrokerSession(asyncio.Protocol):
             return
         if transport.is_closing():
             return
-        if self._paused and not self.owing.is_much():
+        if self._paused and not self.owing.is_much(self):
             self._paused = False
             server.paused.pop(self, None)
             transport.resume_reading()
@@ -548,9 +564,9 @@ class BrokerSession(asyncio.Protocol):
 
     def _waste(self, size: int) -> None:
         """Take bytes that came behind the end: they are thrown away."""
-        self.owing.owe(size / REFUSED_BYTES)
+        self.owing.owe(self, size / REFUSED_BYTES)
         transport = self._transport
-        if self.owing.is_much() and not self._paused and transport is not None:
+        if self.owing.is_much(self) and not self._paused and transport is not None:
             self._paused = True
             transport.pause_reading()
 
@@ -559,7 +575,7 @@ class BrokerSession(asyncio.Protocol):
         server = self._server
         self.open = False
         if self._gathered:
-            self.owing.leave(self._gathered)
+            self.owing.leave(self, self._gathered)
         server.requests_waiting -= self.in_flight
         server.reads_waiting -= self.reads
         server.gathered_bytes -= self._gathered
@@ -619,7 +635,7 @@ class BrokerSession(asyncio.Protocol):
             and self.in_flight <= limits.requests_in_flight_max // 2
             and self.put_bytes <= limits.put_bytes_in_flight_max // 2
             and not self._uses_much()
-            and not self.owing.is_much()
+            and not self.owing.is_much(self)
         ):
             self._paused = False
             self._server.paused.pop(self, None)

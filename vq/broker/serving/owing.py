@@ -31,59 +31,61 @@ FREE_BYTES: Final = 64 * KIB
 
 
 class Owing:
-    """What a connection owes itself. Loop-bound."""
+    """What a connection owes itself. Loop-bound.
 
-    __slots__ = ("_own", "_pledged", "_server", "_session")
+    Each method takes the connection: one that is gone must not wait for the garbage collector.
+    """
 
-    def __init__(self, server: "Server", session: "BrokerSession") -> None:
+    __slots__ = ("_own", "_pledged", "_server")
+
+    def __init__(self, server: "Server") -> None:
         self._server = server
-        self._session = session
         self._own = 0.0
         self._pledged = 0.0  # for the bytes of a request that is not whole
 
-    @property
-    def debtor(self) -> str:
-        """For whom it owes. There is no ``@`` in an address."""
-        user, address = self._session.principal.user, self._session.counted_as
-        return f"{user}@{address}" if user else address
-
-    def is_much(self) -> bool:
+    def is_much(self, session: "BrokerSession") -> bool:
         """Whether its debtor owes much, part of it for this connection: read no more from it."""
         return (
             self._own >= OWED_MIN
-            and not self._session.principal.proved
-            and self._server.owes_much(self.debtor)
+            and not session.principal.proved
+            and self._server.owes_much(debtor_of(session))
         )
 
-    def owe(self, amount: float) -> None:
+    def owe(self, session: "BrokerSession", amount: float) -> None:
         """Note a cost; ask ``is_much`` then."""
-        if not self._session.principal.proved:
+        if not session.principal.proved:
             self._own += amount
-            self._enter(amount)
+            self._enter(session, amount)
 
-    def begin(self) -> None:
+    def begin(self, session: "BrokerSession") -> None:
         """The connection is open: whoever owes much does not begin anew on another connection."""
-        if self._server.owes_much(self.debtor):
+        if self._server.owes_much(debtor_of(session)):
             self.suspect()
 
     def suspect(self) -> None:
         """Have it wait whenever its debtor owes much, whatever it owes itself."""
         self._own = max(self._own, OWED_MIN)
 
-    def keep(self, size: int) -> None:
+    def keep(self, session: "BrokerSession", size: int) -> None:
         """Note how many bytes are kept for it now; ask ``is_much`` then."""
         if self._own < OWED_MIN:
             return
         pledged = max(0, size - FREE_BYTES) / REFUSED_BYTES
-        if pledged != self._pledged and not self._session.principal.proved:
-            self._enter(pledged - self._pledged)
+        if pledged != self._pledged and not session.principal.proved:
+            self._enter(session, pledged - self._pledged)
             self._pledged = pledged
 
-    def leave(self, size: int) -> None:
+    def leave(self, session: "BrokerSession", size: int) -> None:
         """The connection ends, with so many bytes that were read in vain."""
         amount, self._pledged = size / REFUSED_BYTES - self._pledged, 0.0
         if amount > 0:
-            self.owe(amount)
+            self.owe(session, amount)
 
-    def _enter(self, amount: float) -> None:
-        self._server.debts.owe(self.debtor, amount, self._server.now())
+    def _enter(self, session: "BrokerSession", amount: float) -> None:
+        self._server.debts.owe(debtor_of(session), amount, self._server.now())
+
+
+def debtor_of(session: "BrokerSession") -> str:
+    """Return for whom a connection owes. There is no ``@`` in an address."""
+    user, address = session.principal.user, session.counted_as
+    return f"{user}@{address}" if user else address

@@ -19,6 +19,7 @@ from vq.broker.serving.admission import Admission
 from vq.broker.serving.broker_session import BrokerSession
 from vq.broker.serving.metered_connection import MeteredConnection, Meters
 from vq.broker.serving.shares import (
+    GATHERED_PER_TURN,
     REQUESTS_PER_TURN,
     WAITED_PER_TURN,
     TurnLine,
@@ -69,6 +70,8 @@ class Server:
         gathered_bytes: Bytes kept for all sessions: of incomplete frames, and of requests that wait
             for a turn of the loop, or for room.
         requests_left: How many more requests may be handled in this turn of the loop.
+        gathered_left: How many more bytes of incomplete frames may be read in it, but for one read
+            of each connection; those that bring more take turns.
         line: The sessions whose requests wait for a turn.
         held: The sessions whose next request waits until the node has room for it.
         requests_shared, reads_shared, put_bytes_shared: From here on, only sessions with few of
@@ -118,6 +121,7 @@ class Server:
         self.put_bytes = 0
         self.gathered_bytes = 0
         self.requests_left = REQUESTS_PER_TURN
+        self.gathered_left = GATHERED_PER_TURN
         self.line = TurnLine()
         self.held = TurnLine()
         self.requests_shared = shared(limits.requests_waiting_max)
@@ -262,6 +266,7 @@ class Server:
     def _begin_turn(self) -> None:
         """Begin the next turn: have requests handled that waited for it."""
         self.requests_left = REQUESTS_PER_TURN
+        self.gathered_left = GATHERED_PER_TURN
         if self.held.addresses:
             taken = self.held.take(WAITED_PER_TURN // 2)
             if taken:  # else the room comes with an answer, which ends a turn, or with a sweep
@@ -366,8 +371,11 @@ class Server:
         for session in list(self.sessions):
             session.sweep(now)
         for session in list(self.paused):
-            session.maybe_resume()
-        if self.held.addresses:
+            if session.gathered:
+                session.read_later()  # not all at once: their debts are paid at the same time
+            else:
+                session.maybe_resume()
+        if self.held.addresses or self.line.addresses:
             self.turn.schedule()
         if self._bad_peers:
             (address, count), *others = self._bad_peers.most_common()
