@@ -13,6 +13,10 @@ import pytest
 from support.cases import case
 from support.shared_judge import Call, Said, SharedEvidence, judge_shared
 from support.simulation import retained, run
+from support.simulation.copies import MOVES, UNCLEAN
+from support.simulation.kinds import draw_kinds
+from support.simulation.run import KEYED_OF_4
+from support.simulation.world import Size
 
 from vq.broker.history import retaining
 from vq.broker.shared.ledger import SharedSource
@@ -22,8 +26,10 @@ LONG = os.environ.get("VQ_LONG") == "1"
 SEEDS = 1_000 if LONG else 3
 BLOCK = 8
 #: How long faults strike, in virtual time.
-STRUCK_S = 30.0 if LONG else 8.0
+STRUCK_S = 30.0 if LONG else 6.0
 RETAINED_SEEDS, RETAINED_S = (100, 20.0) if LONG else (1, 3.0)
+UNCLEAN_SEEDS, UNCLEAN_S = (range(100), 30.0) if LONG else ((2,), 9.0)
+LOSING = Size(brokers=1, partitions=2, members=1, shared=3)
 RETAINED_ROWS = tuple(retained.ROWS) if LONG else ("alone", "keys")
 
 
@@ -55,6 +61,20 @@ def test_retention_deletes_nothing_that_is_open(row: str) -> None:
             report = retained.play(seed, row, RETAINED_S)
             assert not report.violations, report
             assert report.effects["deleted"] > 50
+
+
+@pytest.mark.slow
+def test_an_unclean_election_costs_a_shared_group_only_what_the_log_lost() -> None:
+    """All that is left is handled, although the group's journal has lost its end, too."""
+    elections = 0
+    for seed in UNCLEAN_SEEDS:
+        with case(seed):
+            size = replace(LOSING, copies=1 + seed % 2, keyed=seed % 4 in KEYED_OF_4)
+            kinds = tuple(sorted({*draw_kinds(seed), UNCLEAN} - MOVES))
+            report = run.simulate(seed, size=size, kinds=kinds, seconds=UNCLEAN_S)
+            assert not report.violations, report
+            elections += report.effects.get(UNCLEAN, 0)
+    assert elections
 
 
 async def _nobody_needs_it(*_: object) -> Needs:

@@ -105,15 +105,7 @@ class SharedEvidence:
         return found
 
 
-def judge_shared(evidence: SharedEvidence) -> list[str]:
-    """Return what is wrong, empty if nothing is; at most ``VIOLATIONS_MAX`` lines."""
-    found: list[str] = []
-    for check in CHECKS:
-        for violation in check(evidence):
-            found.append(f"shared: {check.__name__.removeprefix('_')}: {violation}")
-            if len(found) >= VIOLATIONS_MAX:
-                return found
-    return found
+Check = Callable[[SharedEvidence], Iterator[str]]
 
 
 def _lost(evidence: SharedEvidence) -> Iterator[str]:
@@ -271,7 +263,7 @@ def _dead_letters(evidence: SharedEvidence) -> Iterator[str]:
         yield f"{message} failed each time and is no dead letter"
 
 
-CHECKS: tuple[Callable[[SharedEvidence], Iterator[str]], ...] = (
+CHECKS: Final[tuple[Check, ...]] = (
     _lost,
     _kept,
     _two_holders,
@@ -282,3 +274,16 @@ CHECKS: tuple[Callable[[SharedEvidence], Iterator[str]], ...] = (
     _counts,
     _dead_letters,
 )
+#: What holds whatever is lost: in a cluster that lost what the group knew, messages come again.
+NOTHING_LOST: Final[tuple[Check, ...]] = (_lost,)
+
+
+def judge_shared(evidence: SharedEvidence, checks: Sequence[Check] = CHECKS) -> list[str]:
+    """Return what is wrong, empty if nothing is; at most ``VIOLATIONS_MAX`` lines."""
+    found: list[str] = []
+    for check in checks:
+        for violation in check(evidence):
+            found.append(f"shared: {check.__name__.removeprefix('_')}: {violation}")
+            if len(found) >= VIOLATIONS_MAX:
+                return found
+    return found

@@ -284,10 +284,8 @@ class Simulation:
 
     def shared_is_done(self) -> bool:
         """Whether nothing of the shared group is open."""
-        lows: dict[str, int] = {}
-        for _, _, _, partition, offset in self.world.history.of("low"):
-            lows[partition] = max(offset, lows.get(partition, 0))
-        return all(lows.get(name, 0) >= end for name, end in self._ends().items())
+        lows = {event[3]: event[4] for event in self.world.history.of("low")}  # the last ones
+        return all(lows.get(name) == end for name, end in self._ends().items())
 
     def _waits_for_operator(self, committed: Mapping[tuple[str, str], int]) -> bool:
         """Whether a group is stopped, or will be: it is ahead of a log that lost its end."""

@@ -12,7 +12,14 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from support.shared_judge import Call, Said, SharedEvidence, judge_shared
+from support.shared_judge import (
+    CHECKS,
+    NOTHING_LOST,
+    Call,
+    Said,
+    SharedEvidence,
+    judge_shared,
+)
 from support.simulation.history import Event, History
 from support.simulation.workload import leave, value_of
 from support.simulation.world import POOL, ClientHost
@@ -224,17 +231,21 @@ def judge_members(
             stored = log.get(partition, ())
             lows.append((time, [value for offset, value in stored if before <= offset < low]))
             reached[partition] = max(before, low)
+    poison = frozenset(filter(is_poison, owed))
+    # An unclean election may take what the journal knew, and dead letters.
+    lossy = any(event[1] == "loss" and event[3] == "unclean" for event in events)
     return judge_shared(
         SharedEvidence(
             calls=calls_in(events),
-            owed=owed,
-            poison=frozenset(filter(is_poison, owed)),
+            owed=owed - poison if lossy else owed,
+            poison=poison,
             letters=letters,
             max_deliveries=MAX_DELIVERIES,
             lows=lows,
             take_overs=[event[0] for event in events if _begins_again(event)],
             queues=queues,
-        )
+        ),
+        NOTHING_LOST if lossy else CHECKS,
     )
 
 
