@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from vq.errors import DiskFull, OutcomeUnknown, VqError
+from vq.local.files.notes import LaneRange
 from vq.local.items import LocalItem
-from vq.local.notes import LaneRange
 
 __all__ = [
     "DONE_LINGER_S",
@@ -131,6 +131,7 @@ class Intake:
         moves: Copies on their way to ``LATER``, and the items that they replace.
         unmoved: Copies that a full disk did not take.
         unwritten: Why the last commit before a close has left completions in here.
+        wants_save: The next commit ends with a snapshot.
     """
 
     def __init__(self) -> None:
@@ -143,6 +144,7 @@ class Intake:
         self.moves: dict[LocalItem, LocalItem] = {}
         self.unmoved: list[LocalItem] = []
         self.unwritten: DiskFull | None = None
+        self.wants_save = False
 
     def take(self, *, notes_due: bool) -> tuple[list[CommitWaiter], list[LocalItem], list[int]]:
         """Return what there is: who waits, messages, codes.

@@ -2,7 +2,7 @@
 
 import threading
 
-from vq.local.waits import CommitWaiter, Company, Intake, Sleeper
+from vq.local.core.waits import CommitWaiter, Company, Intake, Sleeper
 from vq.testing.waiting import WAIT_S
 
 

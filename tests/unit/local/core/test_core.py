@@ -12,7 +12,7 @@ from support.interrupts import Interrupted, Interrupter
 
 from vq.errors import DiskFull, InvalidState, PartitionFailed, StorageFailed
 from vq.local import LocalItem, LocalQueue, LocalQueueConfig, LocalWorkers
-from vq.local.storage import Storage
+from vq.local.files.storage import Storage
 from vq.store.disk.real_disk import RealDisk, RealFile
 from vq.testing.waiting import WAIT_S, block_until
 
@@ -253,7 +253,7 @@ def test_a_call_by_a_signal_handler_inside_of_a_take_is_refused(
             lambda: queue.put(b"x", delay_s=1),
             lambda: queue.fail(item),
             lambda: queue.extend(item),
-            lambda: queue._core.give_back(item),
+            lambda: queue._core.takes.give_back(item),
         ):
             with pytest.raises(InvalidState, match="signal handler"):
                 act()
@@ -369,10 +369,11 @@ def test_a_flush_tells_the_thread_that_has_put_and_no_other(
 ) -> None:
     """A message that did not fit on the disk: whoever flushes first must not take its error."""
 
+    before = queue.metrics().commits
     with monkeypatch.context() as patch:
         patch.setattr(Storage, "append", refuse)
         queue.put(b"x", wait=False)
-        block_until(lambda: queue._core.losses == 1)
+        block_until(lambda: queue.metrics().commits > before)
     stranger = threading.Thread(target=queue.flush)
     stranger.start()
     stranger.join(WAIT_S)
