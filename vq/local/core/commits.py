@@ -33,6 +33,7 @@ __all__ = ["Commits"]
 
 logger = get_logger(__name__)
 
+_new: Final = tuple.__new__  # of a named tuple: the same without its Python-level wrapper
 #: So many messages, or bytes, that no commit has yet; then a put waits for a commit.
 _INTAKE_ITEMS: Final = 50_000
 _INTAKE_BYTES: Final = 64 * limits.MIB
@@ -114,25 +115,25 @@ class Commits:
             DiskFull: They are not stored.
             StorageFailed, OutcomeUnknown: It is unknown whether they are.
         """
-        intake, storage, lane = self._intake, self._storage, items[0].lane
+        base, intake, storage, lane = self._base, self._intake, self._storage, items[0].lane
         if (
             self._thread_waits
             or intake.items
             or intake.barriers
-            or not self._company.is_alone(self._base.counts.commits)
+            or base.counts.commits < self._company.alone_from
             or storage is None
             or lane == LATER
-            or any(item.lane != lane for item in items)
+            or (len(items) > 1 and any(item.lane != lane for item in items))
         ):
             return False
         errors: Mapping[int, VqError]
         try:
             if not self._leading.acquire(blocking=False):
                 return False
-            if self._sleeper.is_ending or self._base.refusal is not None or self._led is not None:
+            if self._sleeper.is_ending or base.refusal is not None or self._led is not None:
                 return False
-            self._led = Led(items, lane, *storage.end_of(lane))
-            errors = self._write(storage, items, (), flushed=(lane,))
+            self._led = _new(Led, (items, lane, *storage.end_of(lane)))
+            errors = self._write(storage, {lane: items}, (), flushed=(lane,))
             if errors:
                 self._settle_unstored(items, errors, set(items))
             self._led = None
@@ -211,7 +212,10 @@ class Commits:
         purged = [intake.purged.popleft() for _ in range(len(intake.purged))]
         errors: Mapping[int, VqError] = {}
         if self._storage is not None:
-            errors = self._write(self._storage, batch, codes, purged=purged)
+            lanes: dict[int, list[LocalItem]] = {}
+            for item in batch:
+                lanes.setdefault(item.lane, []).append(item)
+            errors = self._write(self._storage, lanes, codes, purged=purged)
             if self._wants_save:
                 self._save_state()
         intake.committing = 0
@@ -259,7 +263,7 @@ class Commits:
     def _write(
         self,
         storage: Storage,
-        batch: Sequence[LocalItem],
+        lanes: Mapping[int, Sequence[LocalItem]],
         codes: Sequence[int],
         *,
         purged: Sequence[LaneRange] = (),
@@ -269,16 +273,12 @@ class Commits:
         base, intake = self._base, self._intake
         if base.refusal is not None:
             return dict.fromkeys(ALL_LANES, base.refusal)
-        lanes: dict[int, list[LocalItem]] = {}
-        for item in batch:
-            lanes.setdefault(item.lane, []).append(item)
-        stored: list[tuple[int, list[LocalItem]]] = []
+        stored: list[Sequence[LocalItem]] = []
         errors: dict[int, VqError] = {}
         with base.lock:
             for lane, items in lanes.items():
                 try:
-                    for part in storage.append(lane, items):
-                        stored.append((lane, part))  # noqa: PERF401  one may raise
+                    storage.append(lane, items, stored)
                 except (DiskFull, Busy) as refused:
                     errors[lane] = refused
                 except VqError as failed:
@@ -305,9 +305,11 @@ class Commits:
             for lane, failure in failures.items():
                 errors[lane] = self._stop_lane(lane, failure)
             base.counts.commits += 1
-            ready = sum(
-                self._publish(lane, items) for lane, items in stored if lane not in base.stopped
-            )
+            ready = 0
+            for part in stored:
+                lane = part[0].lane
+                if lane not in base.stopped:
+                    ready += self._publish(lane, part)
             intake.committing = 0
         if ready and base.takers.line:
             base.takers.wake(ready)
@@ -391,7 +393,7 @@ class Commits:
         if LATER in base.stopped:
             return
         copies: dict[LocalItem, Aside] = {}
-        places: dict[int, tuple[int, int]] = {}
+        stored: list[Sequence[LocalItem]] = []
         size = 0
         with base.lock:
             try:
@@ -403,8 +405,7 @@ class Commits:
                     size += sum(len(each.content) for each in some)
                 if not copies:
                     return
-                for part in storage.append(LATER, list(copies)):
-                    places |= {copies[each].number: (each.number, each.offset) for each in part}
+                storage.append(LATER, list(copies), stored)
             except (DiskFull, Busy, CorruptData) as error:
                 logger.info("old messages cannot be moved", queue=base.name, error=error)
             except VqError as failed:
@@ -412,6 +413,9 @@ class Commits:
                 return
         if self._flush(storage) and LATER in base.stopped:
             return
+        places = {
+            copies[each].number: (each.number, each.offset) for part in stored for each in part
+        }
         with base.lock:
             gone = self._state.moved(places)
             self._intake.done.extend(code_of(LATER, number) for number in gone)

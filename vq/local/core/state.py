@@ -136,7 +136,9 @@ class QueueState:
             return 0
         room = line.room(self._config)
         some = items if room >= len(items) else items[:room]
-        count, size = len(some), sum([len(each.content) for each in some])
+        count, size = len(some), 0
+        for each in some:
+            size += len(each.content)
         following = items[count].offset if count < len(items) else line.next_offset
         self.opened.update(some)
         # A caller may be interrupted (Ctrl-C) once a call has returned: what follows is one step.

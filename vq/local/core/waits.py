@@ -236,24 +236,21 @@ class Company:
     Attributes:
         expected: So many wait for the next round soon, if those that the last one woke put again.
         flush_s: The last flush took so long.
+        alone_from: From this round on, no two callers have shared one of the last rounds.
     """
 
     def __init__(self) -> None:
         self.expected = 0
         self.flush_s = 0.0
         self._gather_from = 0
-        self._alone_from = 0
+        self.alone_from = 0
 
     def note(self, round_: int, waiters: int, waiting: int, *, messages: int) -> None:
         """Note that a round ended, of so many messages, for ``waiters``; others wait already."""
         few = messages < _GATHER_MESSAGES
         self.expected = waiting + waiters if waiting and waiters and few else 0
         if waiters > 1:
-            self._alone_from = round_ + _PAUSE
-
-    def is_alone(self, round_: int) -> bool:
-        """Whether no two callers shared one of the last rounds."""
-        return round_ >= self._alone_from
+            self.alone_from = round_ + _PAUSE
 
     def gather(self, sleeper: Sleeper, round_: int) -> None:
         """Wait a moment for those that the last round woke: most of them put again at once.

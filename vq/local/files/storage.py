@@ -16,9 +16,10 @@ except for ``Storage.flush`` and ``save``, which wait for the disk.
 """
 
 import contextlib
+import operator
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +38,7 @@ from vq.local.files.restart import StorageState, restart
 from vq.local.items import LATER, PRIORITIES, LocalItem
 from vq.log_lines import get_logger
 from vq.model import time_ms_of
-from vq.store.commit.flusher import FlushRunner
+from vq.store.commit.flusher import FlushRunner, Outcome
 from vq.store.directory.directory import unusable
 from vq.store.disk.disk import Disk, Lock
 from vq.store.log.block import FULL_ERRNOS, BlockCache
@@ -64,11 +65,13 @@ _LOG_CONFIG: Final = LogConfig(
     block_bytes=32 * limits.MIB, checkpoint_bytes=32 * limits.MIB, checkpoint_batches=20_000
 )
 #: After so many bytes of notes, or of messages, a snapshot is due.
-_NOTES_BYTES: Final = 4 * limits.MIB
-_PUT_BYTES: Final = 64 * limits.MIB
+_NOTE_BYTES_MAX: Final = 4 * limits.MIB
+_PUT_BYTES_MAX: Final = 64 * limits.MIB
 #: An empty lane gives its block back from this size on.
 _EMPTY_BYTES: Final = limits.MIB
 _BATCH_BYTES: Final = limits.MIB  # of contents in one batch; one larger message is one batch
+_content_of: Final = operator.attrgetter("content")
+_head_of: Final = operator.attrgetter("head")
 
 
 class Storage:
@@ -81,6 +84,7 @@ class Storage:
         given: ... and what is handed out.
         damage: What cannot be read.
         reader: Reads the lanes.
+        wants_snapshot: So much was written since the last one that a restart would take long.
     """
 
     def __init__(
@@ -108,8 +112,8 @@ class Storage:
         self.reader = LaneReader(logs, self.damage)
         self._clock = clock
         self._runner = FlushRunner(clock)
-        self._notes_from = logs[NOTES].end_offset  # where those begin that no snapshot has
-        self._put_from = self._put_bytes
+        self._put_bytes = self._note_bytes = 0  # since the last snapshot
+        self.wants_snapshot = False
         after_ms = max(self._last_id_ms(log) for log in logs[:NOTES])
         self._ids = IdGenerator(0, clock, after_ms=after_ms)
 
@@ -242,37 +246,40 @@ class Storage:
     # Messages -------------------------------------------------------------------------------------
     def end_of(self, lane: int) -> tuple[int, int]:
         """Return number and offset of the message that is put next."""
-        log = self._logs[lane]
-        return log.messages_appended, log.end_offset
+        status = self._logs[lane].status
+        return status.messages, status.end_offset
 
     def end_number(self, lane: int) -> int:
         """Return the number of the message that is put next."""
         return self._logs[lane].messages_appended
 
-    def append(self, lane: int, items: Sequence[LocalItem]) -> Iterator[list[LocalItem]]:
-        """Append messages; yield those of each batch, with their numbers and offsets.
+    def append(
+        self, lane: int, items: Sequence[LocalItem], stored: list[Sequence[LocalItem]]
+    ) -> None:
+        """Append messages; add those of each batch to ``stored``, with their numbers and offsets.
 
         They are durable after ``flush``.
 
         Raises:
-            DiskFull, Busy: What was not yielded is not stored; a later append may succeed.
+            DiskFull, Busy: What is not in ``stored`` is not stored; a later append may succeed.
             StorageFailed, PartitionFailed: The log has failed.
         """
         log = self._logs[lane]
-        for batch in _batches(items):
-            number = log.messages_appended
+        for batch in (items,) if len(items) == 1 else _batches(items):
+            number = log.status.messages
             ids = self._ids.take(len(batch))
             if lane == LATER:  # a copy has the id of its message
                 ids = [item.id or new for item, new in zip(batch, ids, strict=True)]
-            data, sizes = encode_records(
-                [item.content for item in batch], [item.head for item in batch], ids
-            )
+            data, sizes = encode_records([*map(_content_of, batch)], [*map(_head_of, batch)], ids)
             offset = log.append(
                 data,
                 record_count=len(batch),
                 records_crc=google_crc32c.value(data),
                 epoch=_EPOCH,
             )
+            self._put_bytes += CONTROL_BYTES + len(data)
+            if self._put_bytes >= _PUT_BYTES_MAX:
+                self.wants_snapshot = True
             at = offset + CONTROL_BYTES
             for item, message_id, size in zip(batch, ids, sizes, strict=True):
                 item.number = number
@@ -280,7 +287,7 @@ class Storage:
                 item.offset = at
                 number += 1
                 at += size
-            yield batch
+            stored.append(batch)
 
     def note(self, codes: Sequence[int], ranges: Sequence[LaneRange] = ()) -> None:
         """Append what was completed: of these codes, and ranges of numbers.
@@ -293,10 +300,13 @@ class Storage:
             self._logs[NOTES].append(
                 record, record_count=1, records_crc=google_crc32c.value(record), epoch=_EPOCH
             )
+            self._note_bytes += CONTROL_BYTES + len(record)
+            if self._note_bytes >= _NOTE_BYTES_MAX:
+                self.wants_snapshot = True
 
     def begin_flush(
         self, lanes: Iterable[int] = ALL_LANES, *, checkpoints: bool = False
-    ) -> list[tuple[int, SyncTicket]]:
+    ) -> dict[int, SyncTicket]:
         """Return what ``flush`` has to make durable, by lane.
 
         Args:
@@ -304,28 +314,26 @@ class Storage:
             checkpoints: Have a checkpoint cover all that was appended: a snapshot is to follow, and
                 a start cuts nothing off that a checkpoint covers.
         """
-        found = []
+        found = {}
         for lane in lanes:
             log = self._logs[lane]
             if checkpoints:
                 log.want_checkpoint()
             ticket = log.begin_sync()
             if ticket is not None:
-                found.append((lane, ticket))
+                found[lane] = ticket
         return found
 
-    def flush(self, tickets: Sequence[tuple[int, SyncTicket]]) -> list[BaseException | None]:
+    def flush(self, tickets: Mapping[int, SyncTicket]) -> Outcome:
         """Make it durable. Without the lock of the queue; one call at a time."""
-        return list(self._runner.run([ticket for _, ticket in tickets])) if tickets else []
+        return self._runner.run([*tickets.values()]) if tickets else ()
 
     def end_flush(
-        self,
-        tickets: Sequence[tuple[int, SyncTicket]],
-        outcome: Sequence[BaseException | None],
+        self, tickets: Mapping[int, SyncTicket], outcome: Outcome
     ) -> dict[int, BaseException]:
         """Take the tickets back; return the errors by lane, which takes no more messages then."""
         errors = {}
-        for (lane, ticket), error in zip(tickets, outcome, strict=True):
+        for (lane, ticket), error in zip(tickets.items(), outcome, strict=True):
             if error is None:
                 self._logs[lane].finish_sync(ticket)
             else:
@@ -334,16 +342,6 @@ class Storage:
         return errors
 
     # Snapshots ------------------------------------------------------------------------------------
-    @property
-    def _put_bytes(self) -> int:
-        return sum(log.end_offset for log in self._logs[:NOTES])
-
-    @property
-    def wants_snapshot(self) -> bool:
-        """Whether so much was written since the last snapshot that a restart would take long."""
-        notes = self._logs[NOTES].end_offset - self._notes_from
-        return notes >= _NOTES_BYTES or self._put_bytes - self._put_from >= _PUT_BYTES
-
     @property
     def ends(self) -> list[int]:
         """The ends of what is durable of all priorities."""
@@ -384,7 +382,8 @@ class Storage:
         Raises:
             PartitionFailed: A log has failed.
         """
-        self._notes_from, self._put_from = snapshot.notes, self._put_bytes
+        self._put_bytes = self._note_bytes = 0
+        self.wants_snapshot = False
         needed = [
             min([lane.next_offset, *(each.offset for each in lane.opened)])
             for lane in snapshot.lanes
