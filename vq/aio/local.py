@@ -315,14 +315,17 @@ class LocalQueue:
     def complete(self, item: LocalItem) -> None:
         """Note that a message is done; see ``vq.local.LocalQueue.complete``. It does not wait.
 
-        So of more than 32,768 messages that were taken before and are completed while the disk is
-        slow, a kill may have the first ones given again: await ``flush`` in between.
+        While a slow disk has 32,768 completions still to note, they are written by this call, and
+        flushed later.
         """
-        self._core.takes.complete(item)
+        core = self._core
+        core.takes.complete(item)
+        if core.commits.done_full:
+            core.commits.note_now()
 
     def complete_many(self, items: Iterable[LocalItem]) -> None:
         """Complete each of them; see ``vq.local.LocalQueue.complete_many``. It does not wait."""
-        complete_each(self._core.takes.complete, several("items", items), None)
+        complete_each(self.complete, several("items", items), None)
 
     def fail(self, item: LocalItem, *, delay_s: float | None = None) -> None:
         """Give a message back; see ``vq.local.LocalQueue.fail``. It does not wait."""

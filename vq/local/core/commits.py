@@ -21,6 +21,7 @@ from vq.local.core.waits import (
     Company,
     error_of,
     is_unstored,
+    popped,
 )
 from vq.local.files.lanes import ALL_LANES, LOGS, NOTES
 from vq.local.files.notes import Aside, LaneRange, code_of
@@ -74,7 +75,7 @@ class Commits:
         self._sleeper = base.sleeper
         self._leading = base.leading
         self._company = Company()
-        self._note_at = base.clock.monotonic()
+        self._note_at = self._notes_wait_until = base.clock.monotonic()
         self._thread_waits = False  # for ``leading``
         self._led: Led | None = None  # what a caller commits; left behind if it was interrupted
         self.lost_error: VqError | None = None
@@ -90,6 +91,29 @@ class Commits:
     def done_full(self) -> bool:
         """Whether so many completions are in no note that the next one must wait."""
         return len(self._intake.done) >= SLOTS // 2
+
+    def note_now(self) -> None:
+        """Append notes of what was completed, for who cannot wait for a commit.
+
+        They outlive a killed process, for which the pad has no slots any more; the next commit
+        flushes them.
+        """
+        base, intake, storage = self._base, self._intake, self._storage
+        if storage is None or base.refusal is not None:
+            return
+        now = base.clock.monotonic()
+        if now < self._notes_wait_until:
+            return
+        base.check_not_interrupting()
+        with base.lock:
+            codes = popped(intake.done, len(intake.done) - 1)  # one is left: a commit follows
+            try:
+                storage.note(codes)
+            except (DiskFull, Busy):
+                intake.done.extendleft(reversed(codes))
+                self._notes_wait_until = now + _FULL_PAUSE_S
+            except VqError as failed:
+                self.stop(failed)
 
     def accept(self, items: Sequence[LocalItem], waiter: CommitWaiter | None) -> None:
         """Have messages stored with the next commit; ``waiter`` hears of its end."""

@@ -20,6 +20,7 @@ __all__ = [
     "Waker",
     "error_of",
     "is_unstored",
+    "popped",
 ]
 
 
@@ -117,6 +118,17 @@ def is_unstored(item: LocalItem, error: VqError) -> bool:
     return item.number < 0 or isinstance(error, OutcomeUnknown)
 
 
+def popped(codes: deque[int], count: int) -> list[int]:
+    """Return the first ones, at most so many, beside others that pop."""
+    found: list[int] = []
+    try:
+        while len(found) < count:
+            found.append(codes.popleft())
+    except IndexError:
+        pass
+    return found
+
+
 class Intake:
     """What callers leave for the next commit. They add to the deques, without a lock.
 
@@ -158,7 +170,7 @@ class Intake:
         self.size_bytes = 0
         notes_due = notes_due or not items or not all(each.items for each in waiters)
         count = len(self.done) if notes_due else 0
-        return waiters, items, [self.done.popleft() for _ in range(count)]
+        return waiters, items, popped(self.done, count)
 
     @property
     def size(self) -> int:
