@@ -166,7 +166,8 @@ class BatchSend:
             for place, future in zip(places, futures, strict=True):
                 self._sends[place] = future
         if self._config.ordered:
-            self._last.update((future.partition, future) for future in futures)
+            for future in futures:
+                self._last[future.partition] = future
 
     def _may_follow(self) -> bool:
         """Return whether no prepared message is behind a failed one.
