@@ -1,6 +1,7 @@
 """From bytes to messages: as the reference decodes them, however the bytes are cut."""
 
 import itertools
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -151,6 +152,33 @@ def test_cut_into_small_pieces_they_are_the_same(size: int) -> None:
     for at in range(0, len(DATA), size):
         found += decoder.decode(raw(DATA[at : at + size], BASE + at))
     assert found == reference()
+
+
+def test_a_chunk_is_not_copied_for_the_record_that_it_shares_with_the_last_one() -> None:
+    """Beside the contents themselves."""
+    data = b"".join(encode_record(number, bytes(1024)) for number in range(1, 1001))
+    first, second = data[:500], data[500:]
+    decoder = Decoder(WHERE)
+    decoder.decode(raw(first))
+    tracemalloc.start()
+    found = decoder.decode(raw(second, BASE + len(first)))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(found) == 1000
+    assert most < 1.5 * len(data)
+
+
+def test_messages_behind_a_record_that_two_chunks_share_are_taken_back() -> None:
+    """From any of them on, the shared one included."""
+    expected = reference()
+    for cut in range(len(DATA) + 1):
+        for index in range(len(expected)):
+            decoder = Decoder(WHERE)
+            before = decoder.decode(raw(DATA[:cut]))
+            found = decoder.decode(raw(DATA[cut:], BASE + cut))
+            if index < len(found):
+                decoder.take_back(found, index)
+                assert before + found[:index] + decoder.more() == expected, f"cut at {cut}"
 
 
 def flips(data: bytes) -> Iterator[tuple[int, bytes]]:
