@@ -256,6 +256,8 @@ def _shared_bytes(rest: bytes, body: bytes) -> int:
     head = rest[:RECORD_HEADER_BYTES] + body[: max(0, RECORD_HEADER_BYTES - len(rest))]
     if len(head) < RECORD_HEADER_BYTES:
         return len(body)
+    length: int
+    flag: int
     length, _, _, flag = RECORD_HEADER.unpack(head)
     if flag & FLAG_CONTROL:
         return len(body)
