@@ -24,7 +24,6 @@ from vq.store.records.format import (
     CONTROL_MARK_AT,
     FLAG_COMPRESSION_MASK,
     FLAG_COMPRESSION_SHIFT,
-    FLAG_CONTROL,
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
     RECORD_LENGTH_MAX,
@@ -247,23 +246,6 @@ def _cut_short(offset: int, end: int, name: str = "") -> CorruptData:
     )
 
 
-def _shared_bytes(rest: bytes, body: bytes) -> int:
-    """Return how many bytes of ``body`` the record takes that begins with ``rest``.
-
-    All of them if the record does not end there. Also if it is a control record: what is made of it
-    depends on what follows.
-    """
-    head = rest[:RECORD_HEADER_BYTES] + body[: max(0, RECORD_HEADER_BYTES - len(rest))]
-    if len(head) < RECORD_HEADER_BYTES:
-        return len(body)
-    length: int
-    flag: int
-    length, _, _, flag = RECORD_HEADER.unpack(head)
-    if flag & FLAG_CONTROL:
-        return len(body)
-    return min(RECORD_HEADER_BYTES + length - len(rest), len(body))
-
-
 class Decoder:
     """Turns chunks of one partition into messages, verified: a ``ChunkDecoder``.
 
@@ -287,9 +269,7 @@ class Decoder:
         self._partition = partition
         self._rest = b""  # an incomplete record at the end of the last chunk
         self._chunk: Chunk | None = None
-        # First the record that two chunks share, then the chunk: nothing else is copied.
-        self._data = b""
-        self._end = 0  # position in the chunk's body where that ends
+        self._data = b""  # the rest and the chunk
         self._at = 0  # position in it of what comes next,
         self._count = 0  # and how many messages of a filtered chunk come before that
         self._behind_last = 0  # where the message ends that was looked at last
@@ -297,7 +277,7 @@ class Decoder:
         self._checked: Sequence[Message] = ()  # those of the last step, with those left out
         self._times = [append_time_ms]  # append time of the batch at ``_at``
         # All of them as they were before the last step.
-        self._step: tuple[bytes, int, int, int, int | None] = b"", 0, 0, 0, None
+        self._step: tuple[int, int, int | None] = 0, 0, None
 
     @property
     def append_time_ms(self) -> int | None:
@@ -357,10 +337,7 @@ class Decoder:
         """Have ``more`` return the messages that ``chunk`` completes."""
         self._chunk = chunk
         is_raw = chunk.offsets is None
-        self._data, self._end = chunk.body, len(chunk.body)
-        if is_raw and self._rest:
-            self._end = _shared_bytes(self._rest, chunk.body)
-            self._data = self._rest + chunk.body[: self._end]
+        self._data = self._rest + chunk.body if is_raw and self._rest else chunk.body
         self._at = self._count = 0
         self.has_more = True
 
@@ -371,7 +348,7 @@ class Decoder:
         is_due, self.has_more = self.has_more, False
         if not is_due or self.error is not None or chunk is None:
             return messages
-        self._step = self._data, self._end, self._at, self._count, self._times[0]
+        self._step = self._at, self._count, self._times[0]
         try:
             if chunk.offsets is None:
                 self._decode_raw(chunk, messages)
@@ -418,14 +395,12 @@ class Decoder:
     def _go_back(self, messages: Sequence[Message], index: int) -> None:
         chunk = self._chunk
         assert chunk is not None
-        self._data, self._end, self._at, self._count, self._times[0] = self._step
+        self._at, self._count, self._times[0] = self._step
         if index:
             self._times[0] = messages[index - 1].append_time_ms
         if chunk.offsets is None:
-            if index:  # behind the record that is shared
-                if self._end < len(chunk.body):
-                    self._data, self._end = chunk.body, len(chunk.body)
-                self._at = messages[index - 1].next_offset - self._base(chunk)
+            if index:
+                self._at += messages[index - 1].next_offset - (self._base(chunk) + self._at)
         else:
             self._at += sum(each.next_offset - each.offset for each in messages[:index])
             self._count += index
@@ -436,17 +411,13 @@ class Decoder:
         """Keep nothing of the chunk but the beginning of a record that goes on in the next one."""
         self._chunk = None
         self._data = b""
-        self._step = b"", 0, 0, 0, None
         self._checked = ()
 
     def _base(self, chunk: Chunk) -> int:
         """Return the offset of the first byte of ``_data``."""
-        return chunk.offset + self._end - len(self._data)
+        return chunk.offset + len(chunk.body) - len(self._data)
 
     def _decode_raw(self, chunk: Chunk, out: list[Message]) -> None:
-        if self._end < len(chunk.body):
-            decode_messages(self._data, self._base(chunk), self._partition, out, times=self._times)
-            self._data, self._at, self._end = chunk.body, self._end, len(chunk.body)
         data, base = self._data, self._base(chunk)
         end, self.has_more = decode_messages(
             data, base, self._partition, out, start=self._at, times=self._times
