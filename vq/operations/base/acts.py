@@ -32,6 +32,7 @@ from vq.client.cluster import ClusterClient
 from vq.coordination.tree.acls import acl_of
 from vq.coordination.tree.coordinator import NoNode, Unreadable
 from vq.coordination.tree.paths import ACTS
+from vq.coordination.tree.single import read_single
 from vq.coordination.tree.values.access import AccessList
 from vq.coordination.tree.values.audit import ActOutcome, ActRecord
 from vq.coordination.tree.values.brokers import BrokerGroup
@@ -227,6 +228,7 @@ class _Recorded:
         self._charged = ""
         self._limit = 0.0
         self._partitions = 0
+        self._is_begun = False  # its quota lets it begin
 
     async def count(self, partitions: CountPartitions) -> None:
         """Count what it will make or move, if its user has a quota of that.
@@ -286,6 +288,7 @@ class _Recorded:
         try:
             if self._partitions:
                 await self._check_quota(work)
+            self._is_begun = True
             result = await work
         except VqError as error:
             outcome = "unknown" if isinstance(error, OutcomeUnknown) else "failed"
@@ -321,6 +324,7 @@ class _Recorded:
                 outcome=outcome,
                 error=_cleaned(error)[:TEXT_MAX],
                 after=await self._state(),
+                refused=not self._is_begun,
             )
             path = ActOutcome.path(self._act)
             await self._cluster.coordinator.create(path, ended.encode())
@@ -338,13 +342,8 @@ class _Recorded:
     async def _set_acl(self, path: str) -> None:
         """Give a node the ACL that holds now: this client may not have heard of it yet."""
         coordinator = self._cluster.coordinator
-        try:
-            node = await coordinator.get(Identities.path())
-        except NoNode:
-            identities = None
-        else:
-            identities = Identities.decode(Identities.path(), node.data)
-        await coordinator.set_acl(path, acl_of(path, identities))
+        found = await read_single(coordinator, Identities)
+        await coordinator.set_acl(path, acl_of(path, None if found is None else found[0]))
 
     async def _state(self) -> str:
         """Return what there is of the subject now; "": nothing."""
