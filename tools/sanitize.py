@@ -23,12 +23,13 @@ from build_loops import SOURCES, NotCompiled, compile_module, target_of
 ROOT = Path(__file__).resolve().parent.parent
 #: Whatever is tried with the compiled loops and with their Python twins.
 SUITES = (
+    "tests/unit/store/commit",
     "tests/unit/store/records",
     "tests/unit/client/producer",
     "tests/property/test_store_codecs.py",
 )
 FLAGS = (
-    *("-O1", "-g", "-fPIC", "-fno-omit-frame-pointer"),
+    *("-O1", "-g", "-fPIC", "-pthread", "-fno-omit-frame-pointer"),
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
 )
 LIBRARIES = ("libasan.so", "libubsan.so")
