@@ -31,7 +31,7 @@ SOURCES = (
     Path("vq", "store", "records", "_columns.c"),
 )
 #: Without NDEBUG the headers of Python check the type of each tuple and list at each access.
-FLAGS = ("-O3", "-DNDEBUG", "-fPIC", "-pthread")
+FLAGS = ("-O3", "-DNDEBUG", "-fPIC")
 
 
 class NotCompiled(Exception):

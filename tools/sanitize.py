@@ -29,7 +29,7 @@ SUITES = (
     "tests/property/test_store_codecs.py",
 )
 FLAGS = (
-    *("-O1", "-g", "-fPIC", "-pthread", "-fno-omit-frame-pointer"),
+    *("-O1", "-g", "-fPIC", "-fno-omit-frame-pointer"),
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
 )
 LIBRARIES = ("libasan.so", "libubsan.so")

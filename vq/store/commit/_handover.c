@@ -12,7 +12,6 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <errno.h>
-#include <pthread.h>
 #include <stdint.h>
 #include <time.h>
 #include <unistd.h>
@@ -26,9 +25,8 @@ enum { CLOSED = -1, RUN = 0 };    /* what serve returns; above 0 it is an errno 
 
 typedef struct {
     PyObject_HEAD
-    pthread_mutex_t lock; /* of work and closing */
-    pthread_cond_t wake;
-    int work, closing;
+    PyThread_type_lock wake; /* taken; the thread sleeps on it until the loop releases it */
+    int work, closing;       /* written before that */
     int read_fd, wake_fd;
     int64_t took_ns; /* of a sync that ended well and that the loop was not told of; -1: there is none */
 } handover_t;
@@ -63,13 +61,11 @@ static int wake_loop(int fd)
 
 static void hand_over(handover_t *self, int work)
 {
-    pthread_mutex_lock(&self->lock);
     if (work == NOTHING)
-        self->closing = 1;
+        __atomic_store_n(&self->closing, 1, __ATOMIC_RELEASE);
     else
-        self->work = work;
-    pthread_mutex_unlock(&self->lock);
-    pthread_cond_signal(&self->wake);
+        __atomic_store_n(&self->work, work, __ATOMIC_RELEASE);
+    PyThread_release_lock(self->wake);
 }
 
 static PyObject *handover_new(PyTypeObject *type, PyObject *args, PyObject *names)
@@ -81,8 +77,12 @@ static PyObject *handover_new(PyTypeObject *type, PyObject *args, PyObject *name
     handover_t *self = (handover_t *)type->tp_alloc(type, 0);
     if (!self)
         return NULL;
-    pthread_mutex_init(&self->lock, NULL);
-    pthread_cond_init(&self->wake, NULL);
+    self->wake = PyThread_allocate_lock();
+    if (!self->wake) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    PyThread_acquire_lock(self->wake, NOWAIT_LOCK);
     self->work = NOTHING;
     self->took_ns = -1;
     self->read_fd = read_fd;
@@ -94,8 +94,8 @@ static PyObject *handover_new(PyTypeObject *type, PyObject *args, PyObject *name
 static void handover_dealloc(handover_t *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    pthread_cond_destroy(&self->wake);
-    pthread_mutex_destroy(&self->lock);
+    if (self->wake)
+        PyThread_free_lock(self->wake);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -126,14 +126,14 @@ static PyObject *serve(handover_t *self, PyObject *unused)
     int found = RUN, lost = 0;
     Py_BEGIN_ALLOW_THREADS;
     for (;;) {
-        pthread_mutex_lock(&self->lock);
-        while (self->work == NOTHING && !self->closing)
-            pthread_cond_wait(&self->wake, &self->lock);
-        int work = self->work;
-        self->work = NOTHING;
-        pthread_mutex_unlock(&self->lock);
-        if (work < 0) {
-            found = work == CALL ? RUN : CLOSED;
+        PyThread_acquire_lock(self->wake, WAIT_LOCK);
+        int work = __atomic_exchange_n(&self->work, NOTHING, __ATOMIC_ACQUIRE);
+        if (work == CALL) {
+            found = RUN;
+            break;
+        }
+        if (work == NOTHING) {
+            found = CLOSED; /* only close wakes without work */
             break;
         }
         int64_t begun = now_ns();
@@ -142,6 +142,10 @@ static PyObject *serve(handover_t *self, PyObject *unused)
             __atomic_store_n(&self->took_ns, now_ns() - begun, __ATOMIC_RELEASE);
         if (found || (lost = wake_loop(self->wake_fd)))
             break;
+        if (__atomic_load_n(&self->closing, __ATOMIC_ACQUIRE)) {
+            found = CLOSED; /* two releases may count as one */
+            break;
+        }
     }
     Py_END_ALLOW_THREADS;
     if (lost) {
