@@ -26,6 +26,7 @@ SUITES = (
     "tests/unit/store/commit",
     "tests/unit/store/records",
     "tests/unit/client/producer",
+    "tests/unit/client/consumer/deliver",
     "tests/property/test_store_codecs.py",
 )
 FLAGS = (
