@@ -23,9 +23,19 @@ enum { TOPIC, CONTENT, TAG, KEY, HEADERS, PARTITION, OFFSET, DELIVER_AT = 10, DE
 enum { ANY_PARTITION = -1 };
 
 /* Slots of vq.client.producer.queue.topic_queues.TopicQueues that this file reads. */
-enum { Q_APPENDED, Q_PLAIN_BYTES_MAX, Q_USUAL_KEYS, Q_DIRECTED, Q_COUNT };
-static const char *const queues_slots[Q_COUNT] = {"appended", "plain_bytes_max", "usual_keys",
-                                                  "directed"};
+enum {
+    Q_APPENDED,
+    Q_PLAIN_BYTES_MAX,
+    Q_USUAL_KEYS,
+    Q_DIRECTED,
+    Q_COMPRESSOR,
+    Q_CONTENT_BYTES_MAX,
+    Q_IS_OWN,
+    Q_COUNT
+};
+static const char *const queues_slots[Q_COUNT] = {
+    "appended",   "plain_bytes_max",   "usual_keys", "directed",
+    "compressor", "content_bytes_max", "is_own"};
 
 typedef struct {
     PyObject_HEAD
@@ -228,19 +238,45 @@ static PyObject *slot_of(appender_t *self, PyObject *queues, int slot)
     return *(PyObject **)((char *)queues + self->queues_at[slot]);
 }
 
-/* Return the queues of a topic (borrowed) to which a content of this size may be appended now; NULL:
- * there are none. */
-static PyObject *open_queues(appender_t *self, PyObject *topic, Py_ssize_t size)
+/* Whether a size is within a bound that a slot of a topic has. */
+static int is_within(appender_t *self, PyObject *queues, int slot, Py_ssize_t size)
+{
+    PyObject *most = slot_of(self, queues, slot);
+    return most && PyLong_CheckExact(most) && size <= PyLong_AsSsize_t(most);
+}
+
+/* Return the queues of a topic (borrowed) to which messages may be appended now; NULL: there are none. */
+static PyObject *open_queues(appender_t *self, PyObject *topic)
 {
     PyObject *queues = PyDict_GetItemWithError(self->topics, topic);
     if (!queues || self->closed || self->space <= 0 || self->places <= 0 ||
         !Py_IS_TYPE(queues, self->queues))
         return NULL;
     PyObject *items = slot_of(self, queues, Q_APPENDED);
-    PyObject *most = slot_of(self, queues, Q_PLAIN_BYTES_MAX);
-    if (!items || !PyList_CheckExact(items) || !most || !PyLong_CheckExact(most))
-        return NULL;
-    return size > PyLong_AsSsize_t(most) ? NULL : queues;
+    return items && PyList_CheckExact(items) ? queues : NULL;
+}
+
+enum { FITS = 1, WAS_COMPRESSED };
+
+/* Have the content of a future stored as it is, or compressed, as its topic says. Return 0 if that is
+ * left to others, -1 with an exception. A compressor is Python code: the topic may be gone then. */
+static int fit(appender_t *self, PyObject *queues, future_t *future)
+{
+    Py_ssize_t size = PyBytes_GET_SIZE(future->content);
+    if (is_within(self, queues, Q_PLAIN_BYTES_MAX, size))
+        return FITS;
+    PyObject *compressor = slot_of(self, queues, Q_COMPRESSOR);
+    if (!compressor || compressor == Py_None || slot_of(self, queues, Q_IS_OWN) != Py_False ||
+        !is_within(self, queues, Q_CONTENT_BYTES_MAX, size))
+        return 0;
+    Py_INCREF(compressor);
+    PyObject *made = PyObject_CallOneArg(compressor, future->content);
+    Py_DECREF(compressor);
+    if (!made)
+        return -1;
+    int failed = future_compressed(future, made);
+    Py_DECREF(made);
+    return failed ? -1 : WAS_COMPRESSED;
 }
 
 /* Choose the partition of a usual key; 0: that is left to others. */
@@ -355,9 +391,10 @@ static PyObject *appender_append(appender_t *self, PyObject *const *args, Py_ssi
     made->callback = Py_NewRef(callback);
     made->appended_at = now;
     made->deadline = now + seconds;
-    Py_ssize_t size = PyBytes_GET_SIZE(made->content);
-    PyObject *queues = open_queues(self, PyTuple_GET_ITEM(message, TOPIC), size);
-    if (!queues || (key.field && !direct(self, queues, &key, &made->partition)) ||
+    PyObject *topic = PyTuple_GET_ITEM(message, TOPIC), *queues = open_queues(self, topic);
+    int fits = queues ? fit(self, queues, made) : 0;
+    if (fits <= 0 || (fits == WAS_COMPRESSED && open_queues(self, topic) != queues) ||
+        (key.field && !direct(self, queues, &key, &made->partition)) ||
         append_to(self, queues, future) < 0) {
         Py_DECREF(future);
         if (PyErr_Occurred())
@@ -381,9 +418,7 @@ static int prepare_one(appender_t *self, PyObject *message, PyObject *queues, in
     int is_plain = make_plain(self, message, &key, made);
     if (is_plain <= 0)
         return is_plain;
-    PyObject *most = slot_of(self, queues, Q_PLAIN_BYTES_MAX);
-    if (!most || !PyLong_CheckExact(most) ||
-        PyBytes_GET_SIZE((*made)->content) > PyLong_AsSsize_t(most) ||
+    if (fit(self, queues, *made) <= 0 ||
         (key.field && !direct(self, queues, &key, &(*made)->partition))) {
         Py_DECREF(*made);
         return PyErr_Occurred() ? -1 : 0;

@@ -180,6 +180,37 @@ static future_t *future_of(PyTypeObject *base, PyObject *item)
     return NULL;
 }
 
+/* Put a content that a compressor made into a future: a pair of flag bits and bytes. -1 with an
+ * exception. */
+static int future_compressed(future_t *future, PyObject *made)
+{
+    if (made == Py_None) {
+        PyErr_SetString(PyExc_TypeError, "a compressor makes flag bits and bytes");
+        return -1;
+    }
+    if (size_of(future->content, made) < 0)
+        return -1;
+    PyObject *bits = PyTuple_GET_ITEM(made, 0), *content = PyTuple_GET_ITEM(made, 1), *head;
+    int is_bare = future->head == Py_None;
+    if (PyObject_IsTrue(bits)) {
+        PyObject *flag =
+            is_bare ? Py_NewRef(bits) : PyNumber_Or(PyTuple_GET_ITEM(future->head, 0), bits);
+        PyObject *before =
+            is_bare ? PyBytes_FromStringAndSize(NULL, 0) : Py_NewRef(PyTuple_GET_ITEM(future->head, 1));
+        head = flag && before ? PyTuple_Pack(2, flag, before) : NULL;
+        Py_XDECREF(flag);
+        Py_XDECREF(before);
+        if (!head)
+            return -1;
+        PyObject_GC_UnTrack(head); /* nothing in it can refer back to it */
+    } else
+        head = Py_NewRef(future->head);
+    Py_SETREF(future->head, head);
+    Py_SETREF(future->content, Py_NewRef(content));
+    future->size = size_of(content, head);
+    return 0;
+}
+
 static int is_none(PyObject *held) { return !held || held == Py_None; }
 
 /* Return the sum of the sizes of futures, a list; -1 with an exception. */
