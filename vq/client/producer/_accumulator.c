@@ -556,50 +556,25 @@ static PyTypeObject *futures_of(PyObject *module)
     return ((module_state_t *)PyModule_GetState(module))->future;
 }
 
-PyDoc_STRVAR(columns_doc, "columns(futures, /)\n--\n\nSee vq.client.producer.queue.futures.");
+typedef PyObject *(*pass_t)(PyTypeObject *, PyObject *);
 
-static PyObject *columns(PyObject *module, PyObject *items)
+static PyObject *pass(PyObject *module, PyObject *futures, pass_t over)
 {
-    if (!PyList_CheckExact(items)) {
-        PyErr_SetString(PyExc_TypeError, "a list of futures is needed");
-        return NULL;
-    }
-    return columns_of(futures_of(module), items);
+    if (PyList_CheckExact(futures))
+        return over(futures_of(module), futures);
+    PyErr_SetString(PyExc_TypeError, "a list of futures is needed");
+    return NULL;
 }
 
-PyDoc_STRVAR(bytes_of_doc, "bytes_of(futures, /)\n--\n\nSee vq.client.producer.queue.futures.");
+#define PASS(name, over)                                                                           \
+    PyDoc_STRVAR(name##_doc, #name "(futures, /)\n--\n\nSee vq.client.producer.queue.futures.");   \
+    static PyObject *name(PyObject *module, PyObject *futures) { return pass(module, futures, over); }
 
-static PyObject *bytes_of(PyObject *module, PyObject *items)
-{
-    if (!PyList_CheckExact(items)) {
-        PyErr_SetString(PyExc_TypeError, "a list of futures is needed");
-        return NULL;
-    }
-    Py_ssize_t sum = sum_sizes(futures_of(module), items);
-    return sum < 0 ? NULL : PyLong_FromSsize_t(sum);
-}
-
-PyDoc_STRVAR(divide_doc, "divide(futures, /)\n--\n\nSee vq.client.producer.queue.futures.");
-
-static PyObject *divide(PyObject *module, PyObject *items)
-{
-    if (!PyList_CheckExact(items)) {
-        PyErr_SetString(PyExc_TypeError, "a list of futures is needed");
-        return NULL;
-    }
-    return shares_of(futures_of(module), items);
-}
-
-PyDoc_STRVAR(outcomes_doc, "outcomes(sends, /)\n--\n\nSee vq.client.producer.queue.futures.");
-
-static PyObject *outcomes(PyObject *module, PyObject *sends)
-{
-    if (!PyList_CheckExact(sends)) {
-        PyErr_SetString(PyExc_TypeError, "a list of futures is needed");
-        return NULL;
-    }
-    return outcomes_of(futures_of(module), sends);
-}
+PASS(bytes_of, sum_sizes)
+PASS(columns, columns_of)
+PASS(divide, shares_of)
+PASS(last_waiting, last_waiting_of)
+PASS(outcomes, outcomes_of)
 
 PyDoc_STRVAR(tell_doc, "tell(futures, partition, offset, sizes, ids, result, quiet, unasked, report, "
                        "/)\n--\n\nSee vq.client.producer.queue.futures.");
@@ -629,9 +604,10 @@ static PyObject *tell(PyObject *module, PyObject *args)
 }
 
 static PyMethodDef functions[] = {
-    {"columns", columns, METH_O, columns_doc},
     {"bytes_of", bytes_of, METH_O, bytes_of_doc},
+    {"columns", columns, METH_O, columns_doc},
     {"divide", divide, METH_O, divide_doc},
+    {"last_waiting", last_waiting, METH_O, last_waiting_doc},
     {"outcomes", outcomes, METH_O, outcomes_doc},
     {"tell", tell, METH_VARARGS, tell_doc},
     {NULL, NULL, 0, NULL},

@@ -213,17 +213,17 @@ static int future_compressed(future_t *future, PyObject *made)
 
 static int is_none(PyObject *held) { return !held || held == Py_None; }
 
-/* Return the sum of the sizes of futures, a list; -1 with an exception. */
-static Py_ssize_t sum_sizes(PyTypeObject *base, PyObject *items)
+/* Return the sum of the sizes of futures. */
+static PyObject *sum_sizes(PyTypeObject *base, PyObject *items)
 {
     Py_ssize_t sum = 0;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
         future_t *each = future_of(base, PyList_GET_ITEM(items, i));
         if (!each)
-            return -1;
+            return NULL;
         sum += each->size;
     }
-    return sum;
+    return PyLong_FromSsize_t(sum);
 }
 
 /* Return the contents of futures, their heads, and the earliest deadline, as a tuple. */
@@ -325,6 +325,17 @@ static PyObject *outcomes_of(PyTypeObject *base, PyObject *sends)
         PyList_SET_ITEM(found, i, Py_NewRef(each ? each : Py_None));
     }
     return found;
+}
+
+/* Return the last future of a list that has no outcome; None: there is none. */
+static PyObject *last_waiting_of(PyTypeObject *base, PyObject *sends)
+{
+    for (Py_ssize_t i = PyList_GET_SIZE(sends); i-- > 0;) {
+        PyObject *each = PyList_GET_ITEM(sends, i);
+        if (PyObject_TypeCheck(each, base) && is_none(((future_t *)each)->outcome))
+            return Py_NewRef(each);
+    }
+    Py_RETURN_NONE;
 }
 
 /* Outcomes -------------------------------------------------------------------------------------- */
