@@ -201,7 +201,7 @@ class TopicVanishesAndReturns(run.Simulation):
         while not host.stopping:
             value = f"{name}/{number}"
             number += 1
-            history.add("send", name, value)
+            history.add("send", name, value, None)
             try:
                 done = await producer.send(Message("orders", value.encode()))
             except VqError as error:

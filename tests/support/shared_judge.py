@@ -84,6 +84,8 @@ class SharedEvidence:
         max_deliveries: Of the group.
         lows: When somebody wrote that all messages of a set were done, and which these are.
         take_overs: When another node began to lead, or may have.
+        queues: In a group that keeps the order of keys: the messages of each key of a partition, in
+            their order.
     """
 
     calls: Sequence[Call]
@@ -93,6 +95,7 @@ class SharedEvidence:
     max_deliveries: int
     lows: Sequence[tuple[float, Sequence[str]]] = ()
     take_overs: Sequence[float] = ()
+    queues: Sequence[Sequence[str]] = ()
 
     def by_message(self) -> Mapping[str, Sequence[Call]]:
         """Return the calls with each message, in their order."""
@@ -102,15 +105,7 @@ class SharedEvidence:
         return found
 
 
-def judge_shared(evidence: SharedEvidence) -> list[str]:
-    """Return what is wrong, empty if nothing is; at most ``VIOLATIONS_MAX`` lines."""
-    found: list[str] = []
-    for check in CHECKS:
-        for violation in check(evidence):
-            found.append(f"shared: {check.__name__.removeprefix('_')}: {violation}")
-            if len(found) >= VIOLATIONS_MAX:
-                return found
-    return found
+Check = Callable[[SharedEvidence], Iterator[str]]
 
 
 def _lost(evidence: SharedEvidence) -> Iterator[str]:
@@ -183,6 +178,41 @@ def _lease(evidence: SharedEvidence) -> Iterator[str]:
                         yield f"{call} until {until:.3f} s; {other}"
 
 
+def _order(evidence: SharedEvidence) -> Iterator[str]:
+    """Of one key, a message comes once all before it are over, and none of these comes then.
+
+    Over is what a listener was done with, or what was given up: neither failure nor pause is.
+    """
+    by_message, over = evidence.by_message(), _over(evidence)
+    for queue in evidence.queues:
+        before: Call | None = None  # the last call with one of those before
+        late, late_at = "", -math.inf  # the one before that was over last
+        for message in queue:
+            calls = by_message.get(message, ())
+            if calls and calls[0].at < late_at:
+                yield f"{calls[0]}; {late}, before it, is over at {late_at:.3f} s at the earliest"
+            if calls and before is not None and calls[0].at < before.at:
+                yield f"{calls[0]}; then {before}, which is before it"
+            if calls and (before is None or before.at < calls[-1].at):
+                before = calls[-1]
+            if over.get(message, math.inf) > late_at:
+                late, late_at = message, over.get(message, math.inf)
+
+
+def _over(evidence: SharedEvidence) -> dict[str, float]:
+    """Return when messages are done or given up, at the earliest."""
+    over, most = _ended(evidence), evidence.max_deliveries
+    by_message = evidence.by_message()
+    for message, counts in evidence.letters.items():
+        calls = by_message.get(message, ())
+        last = [said for call in calls if call.attempts == most for said in call.said]
+        times = [said.asked for said in last if said.what == "raise"]
+        if any(count > most for count in counts):  # no listener was called with it any more
+            times.append(calls[-1].at if calls else -math.inf)
+        over[message] = min([over.get(message, math.inf), *times])
+    return over
+
+
 def _late(evidence: SharedEvidence) -> Iterator[str]:
     """What is said after the lease is over is not taken, unless it has begun again since."""
     for call in evidence.calls:
@@ -233,13 +263,27 @@ def _dead_letters(evidence: SharedEvidence) -> Iterator[str]:
         yield f"{message} failed each time and is no dead letter"
 
 
-CHECKS: tuple[Callable[[SharedEvidence], Iterator[str]], ...] = (
+CHECKS: Final[tuple[Check, ...]] = (
     _lost,
     _kept,
     _two_holders,
     _done_is_done,
     _lease,
+    _order,
     _late,
     _counts,
     _dead_letters,
 )
+#: What holds whatever is lost: in a cluster that lost what the group knew, messages come again.
+NOTHING_LOST: Final[tuple[Check, ...]] = (_lost,)
+
+
+def judge_shared(evidence: SharedEvidence, checks: Sequence[Check] = CHECKS) -> list[str]:
+    """Return what is wrong, empty if nothing is; at most ``VIOLATIONS_MAX`` lines."""
+    found: list[str] = []
+    for check in checks:
+        for violation in check(evidence):
+            found.append(f"shared: {check.__name__.removeprefix('_')}: {violation}")
+            if len(found) >= VIOLATIONS_MAX:
+                return found
+    return found

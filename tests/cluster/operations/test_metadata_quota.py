@@ -10,7 +10,8 @@ from support.client import factory_of
 from support.users import add
 
 from vq import aio
-from vq.coordination.tree.values.audit import ActRecord
+from vq.coordination.leases import acts
+from vq.coordination.tree.values.audit import ActOutcome, ActRecord
 from vq.errors import InvalidArgument, InvalidState, Throttled
 from vq.model import TopicSettings
 from vq.operations.base.acts import acting_for
@@ -65,6 +66,31 @@ async def test_what_is_above_the_limit_is_refused_until_earlier_acts_are_an_hour
     await make(user, "b", 6)  # what was refused did not count, and the first act is an hour old
     with pytest.raises(Throttled):
         await make(user, "d", 1)
+
+
+async def test_only_what_its_outcome_calls_refused_does_not_count(
+    anna: tuple[aio.MessageFactory, aio.MessageFactory],
+) -> None:
+    """Whatever its error says; an outcome of an earlier vq, which does not say it, counts."""
+    operator, user = anna
+    coordinator, then_ms = operator.admin.cluster.coordinator, user.admin.cluster.clock.wall_ms()
+    earlier = (
+        b'{"v": 1, "time_ms": 5, "outcome": "failed", "after": "", '
+        b'"error": "Throttled: the quota metadata=10 of user anna is used up"}'
+    )
+    refused = ActOutcome(time_ms=5, outcome="failed", error="in other words", refused=True)
+    for number, (partitions, outcome) in enumerate(((4, earlier), (9, refused.encode()))):
+        act = f"{then_ms - 5:013d}-{number:06d}-abcdef"
+        record = ActRecord(
+            time_ms=then_ms - 5, who="w", act="x", charged="anna", partitions=partitions
+        )
+        await coordinator.create(ActRecord.path(act), record.encode())
+        await coordinator.create(ActOutcome.path(act), outcome)
+    with pytest.raises(Throttled):
+        await make(user, "a", 7)
+    await make(user, "a", 6)
+    told = await acts.read_acts(coordinator, (await acts.list_acts(coordinator))[-2:])
+    assert [each.outcome and each.outcome.refused for each in told] == [True, False]
 
 
 async def test_all_ways_to_make_and_move_partitions_count(

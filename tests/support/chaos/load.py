@@ -106,7 +106,8 @@ def running_load(
 
     ``patient`` sessions outlive a machine that is busy with other things. With ``delays_s``
     there is one more producer, whose messages come so much later. Each of ``transactors`` makes
-    transactions. With ``sharers`` there is a shared group of so many processes.
+    transactions. With ``sharers`` there is a shared group of so many processes, which keeps the
+    order of keys in every second run.
     """
     session_s = 40.0 if patient else 10.0
     with ExitStack() as stack:
@@ -149,7 +150,8 @@ def running_load(
         pool = None
         if sharers:
             factory = stack.enter_context(client_of(cluster, session_timeout_s=session_s))
-            pool = Sharers(cluster, factory, histories / "shared", sharers)
+            keyed = rng.choice((False, True))
+            pool = Sharers(cluster, factory, histories / "shared", sharers, keyed=keyed)
             stack.callback(pool.stop)
             stack.enter_context(pool.sender)
         yield Load(senders, seen, others, pool)

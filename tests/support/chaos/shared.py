@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from support.cluster import ProcessCluster
-from support.faults import Sender, client_of
+from support.faults import Sender, Way, client_of
 from support.history import Event, History, name_of, read_histories
 from support.judge import Anomaly, Reign
 from support.shared_judge import Call, Said, SharedEvidence, judge_shared
@@ -46,6 +46,8 @@ _LOOK_S: Final = 0.3
 #: A message of the producer; one of so many is poison: its listeners always fail.
 _SENT: Final = re.compile(r"p0-(\d{7})-")
 _POISON_EVERY: Final = 53
+#: So many keys the messages have in a group that keeps their order; one of three has none.
+_KEYS: Final = 40
 #: So many listeners of a hundred say something late, extend the lease up to the last moment, give
 #: the message back, or only return. The others acknowledge at once.
 _LATE: Final = 1
@@ -60,6 +62,11 @@ def is_poison(value: str) -> bool:
     return found is not None and int(found[1]) % _POISON_EVERY == 7
 
 
+def key_of(number: int) -> str | None:
+    """Return the key of the message with this number, where the order of keys is kept."""
+    return None if number % 3 == 0 else str(number % _KEYS)
+
+
 class Sharers:
     """The running members, and what they read.
 
@@ -68,15 +75,23 @@ class Sharers:
         factory: The producer is made from it.
         histories: The directory of their histories, of nobody else.
         count: How many processes.
+        keyed: The group keeps the order of keys.
 
     Attributes:
         sender: The producer, not started.
     """
 
     def __init__(
-        self, cluster: ProcessCluster, factory: vq.MessageFactory, histories: Path, count: int
+        self,
+        cluster: ProcessCluster,
+        factory: vq.MessageFactory,
+        histories: Path,
+        count: int,
+        *,
+        keyed: bool,
     ) -> None:
         self._cluster = cluster
+        self._keyed = keyed
         self._histories = histories
         self._starts = itertools.count(1)
         self._running: list[subprocess.Popen[bytes]] = []
@@ -84,7 +99,13 @@ class Sharers:
         cluster.vq_json("topic", "create", TOPIC, "--partitions", str(PARTITIONS))
         for _ in range(count):
             self._running.append(self._start())
-        self.sender: Final = Sender(factory, TOPIC, histories / "p0.jsonl", rate=RATE)
+        self.sender: Final = Sender(
+            factory,
+            TOPIC,
+            histories / "p0.jsonl",
+            rate=RATE,
+            way=lambda number: Way(key_of(number) if keyed else None),
+        )
 
     def _start(self) -> "subprocess.Popen[bytes]":
         name = f"h{next(self._starts)}"
@@ -92,6 +113,7 @@ class Sharers:
             "zookeeper": self._cluster.zookeeper,
             "cluster": self._cluster.name,
             "history": str(self._histories / f"{name}.jsonl"),
+            "mode": "keyed" if self._keyed else "concurrent",
         }
         with (self._histories / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
@@ -160,12 +182,10 @@ class Sharers:
             reigns: Who led which group; their time is that of the wall clock.
         """
         histories = read_histories(self._histories.glob("*.jsonl"))
-        owed = {
-            event["value"]
-            for events in histories.values()
-            for event in events
-            if event["kind"] == "sent"
-        }
+        sent = [
+            event for events in histories.values() for event in events if event["kind"] == "sent"
+        ]
+        owed = {event["value"] for event in sent}
         wall = time.monotonic() - time.time()
         evidence = SharedEvidence(
             calls=_calls(histories),
@@ -174,6 +194,7 @@ class Sharers:
             letters=self._letters(),
             max_deliveries=MAX_DELIVERIES,
             take_overs=[each.at + wall for each in reigns if each.epoch > 1],
+            queues=_queues(sent) if self._keyed else (),
         )
         wrong = [Anomaly("shared", line) for line in judge_shared(evidence)]
         if len(evidence.calls) < len(owed) or not evidence.letters:
@@ -190,6 +211,16 @@ class Sharers:
             except UnknownTopic:
                 pass  # nothing was given up
         return letters
+
+
+def _queues(sent: Iterable[Event]) -> list[list[str]]:
+    """Return the messages of each key of each partition, in their order."""
+    queues: dict[tuple[int, str], list[str]] = {}
+    for event in sorted(sent, key=lambda each: (each["partition"], each["offset"])):
+        found = _SENT.match(event["value"])
+        if found is not None and (key := key_of(int(found[1]))) is not None:
+            queues.setdefault((event["partition"], key), []).append(event["value"])
+    return list(queues.values())
 
 
 def _calls(histories: Mapping[str, Sequence[Event]]) -> list[Call]:
@@ -280,6 +311,7 @@ def main(settings: Mapping[str, str]) -> None:
             vq.ConsumerConfig(
                 group=GROUP,
                 model="shared",
+                mode=settings["mode"],
                 workers=WORKERS,
                 lease_s=LEASE_S,
                 max_deliveries=MAX_DELIVERIES,

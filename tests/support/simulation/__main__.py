@@ -7,6 +7,7 @@
     python -m support.simulation --transactions                  clients make transactions
     python -m support.simulation --transforming                  with the offsets of a group
     python -m support.simulation --shared                        with members of a shared group
+    python -m support.simulation --retained                      while what it is done with goes
     python -m support.simulation --trace 517                     one seed, with all that happens
 
 The exit code is 1 if a seed broke a promise. ``--out`` gets ``summary.json``.
@@ -24,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from support.simulation import transforming
+from support.simulation import retained, transforming
 from support.simulation.copies import draw_copy_kinds
 from support.simulation.run import Report, simulate
 from support.simulation.transactions import ROWS, play
@@ -41,7 +42,9 @@ def main(arguments: list[str]) -> int:
         copied, shared = not options.plain, options.shared
         if shared:
             copied = options.trace % 2 == 1
-        report = simulate(options.trace, copied=copied, shared=shared, tell=_tell)
+        report = simulate(
+            options.trace, copied=copied, shared=shared, seconds=options.seconds, tell=_tell
+        )
         print(report, report.hash, report.faults, report.effects, sep="\n")
         return 1 if report.violations else 0
     first, end = options.seeds
@@ -53,7 +56,8 @@ def main(arguments: list[str]) -> int:
         work = partial(_run_kinds, options.kinds) if options.kinds else _run_copied
         work = _run_transactions if options.transactions else work
         work = _run_transforming if options.transforming else work
-        work = _run_shared if options.shared else work
+        work = partial(_run_shared, options.seconds) if options.shared else work
+        work = partial(_run_retained, options.seconds) if options.retained else work
         for results in pool.map(_run_plain if options.plain else work, blocks):
             found += results
             for result in results:
@@ -79,6 +83,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--transactions", action="store_true", help="clients make transactions")
     parser.add_argument("--transforming", action="store_true", help="with offsets of a group")
     parser.add_argument("--shared", action="store_true", help="with a shared group")
+    parser.add_argument("--retained", action="store_true", help="the same, and retention is busy")
+    parser.add_argument(
+        "--seconds", type=float, default=30.0, help="of faults; with --shared, --retained, --trace"
+    )
     parser.add_argument("--trace", type=int, help="run one seed and show all that happens")
     parser.add_argument("--out", type=Path, default=Path(".test-artifacts/sim"))
     return parser.parse_args(arguments)
@@ -117,8 +125,15 @@ def _run_transforming(seeds: Iterable[int]) -> list[dict[str, Any]]:
     return [_told(transforming.play(seed, rows[seed % len(rows)])) for seed in seeds]
 
 
-def _run_shared(seeds: Iterable[int]) -> list[dict[str, Any]]:
-    return [_told(simulate(seed, copied=seed % 2 == 1, shared=True)) for seed in seeds]
+def _run_shared(seconds: float, seeds: Iterable[int]) -> list[dict[str, Any]]:
+    return [
+        _told(simulate(seed, copied=seed % 2 == 1, shared=True, seconds=seconds)) for seed in seeds
+    ]
+
+
+def _run_retained(seconds: float, seeds: Iterable[int]) -> list[dict[str, Any]]:
+    rows = list(retained.ROWS)
+    return [_told(retained.play(seed, rows[seed % len(rows)], seconds)) for seed in seeds]
 
 
 def _told(report: Report) -> dict[str, Any]:

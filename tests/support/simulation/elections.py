@@ -6,7 +6,7 @@ from collections.abc import Callable
 from support.simulation.nemesis import TAKE_UNFLUSHED, Nemesis
 from support.simulation.world import BrokerHost
 
-from vq.coordination.topics.topics import describe_topic
+from vq.coordination.topics.topics import describe_topic, list_topics
 from vq.errors import VqError
 from vq.operations.brokers import unclean
 
@@ -107,7 +107,8 @@ async def _decide(nemesis: Nemesis, heir: BrokerHost) -> None:
     said, deadline = "", world.loop.time() + _OPERATOR_S
     while world.loop.time() < deadline:
         try:
-            views = [await describe_topic(operator.coordinator, name) for name in world.topics]
+            names = await list_topics(operator.coordinator)
+            views = [await describe_topic(operator.coordinator, name) for name in names]
             topics = [
                 view.name
                 for view in views

@@ -2,7 +2,7 @@
 
 An event is a plain tuple ``(time, kind, who, …)``; the kinds and what follows:
 
-    send      producer, value                            taken by the producer (invoked)
+    send      producer, value, key                       taken by the producer (invoked)
     ok        producer, value, partition, offset, id     acknowledged
     refused   producer, value, error                     certainly not stored
     unknown   producer, value, error

@@ -24,6 +24,8 @@ from vq.broker.partition.copies import Copies
 from vq.broker.replication.soundness import Soundness
 from vq.broker.serving import moving
 from vq.broker.shared.ledger import Now, SharedLedger, SharedSource
+from vq.broker.shared.notes import Settlement, SettlementKind
+from vq.broker.shared.open_keys import OpenKeys
 from vq.broker.shared.shared_journal import SharedJournal
 from vq.client.consumer.deliver.delivery import Delivery
 from vq.client.consumer.deliver.permit import PermitKeeper
@@ -329,6 +331,25 @@ def _settled_before_committed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SharedJournal, "_until_committed", at_once)
 
 
+def _unread_messages_have_no_key(patch: pytest.MonkeyPatch) -> None:
+    def waits(self: OpenKeys, number: int) -> bool:
+        key = self._of.get(number, 0)
+        return key != 0 and self._messages[key][0] != number
+
+    patch.setattr(OpenKeys, "waits", waits)
+
+
+def _failure_frees_its_key(patch: pytest.MonkeyPatch) -> None:
+    settle = SharedSource.settle
+
+    def settle_and_free(self: SharedSource, run: Settlement, now: Now) -> None:
+        settle(self, run, now)
+        if self.keys is not None and run.kind is SettlementKind.RELEASE:
+            self.tell_keys(run.first, [0] * run.messages)
+
+    patch.setattr(SharedSource, "settle", settle_and_free)
+
+
 #: Three nodes, of which a link can be silent.
 TRIO = Size(brokers=1, partitions=2, producers=3, members=1, copies=2)
 #: With copies, and a topic whose messages the master acknowledges alone; what loses some of them.
@@ -336,6 +357,7 @@ FAST = Size(copies=1, fast=True)
 TAKE_OVERS = ("kill broker", "slow disk", "pause")
 #: With a shared group.
 SHARED = Size(brokers=1, partitions=2, members=1, shared=3)
+KEYED = replace(SHARED, keyed=True)
 #: Named by tests of their own; a healthy cluster never gets there by itself, or hardly ever.
 PERMIT_NEVER_LAPSES = Mutant("the permit never lapses", _permit_never_lapses, ())
 OUT_OF_RANGE_BEGINS_ANEW = Mutant("out of range begins anew", _out_of_range_begins_anew, ())
@@ -371,6 +393,8 @@ MUTANTS = (
     Mutant("lease by the wall clock", _lease_by_the_wall_clock, ("clocks",), SHARED),
     Mutant("leases not begun again", _leases_not_begun_again, ("kill broker",), SHARED),
     Mutant("count lost with its node", _count_lost_with_its_node, ("kill broker",), SHARED),
+    Mutant("unread messages have no key", _unread_messages_have_no_key, ("kill broker",), KEYED),
+    Mutant("failure frees its key", _failure_frees_its_key, ("reset",), KEYED),
     Mutant(
         "settled before committed", _settled_before_committed, ("power cut", "slow disk"), SHARED
     ),

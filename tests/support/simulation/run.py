@@ -22,7 +22,7 @@ from support.simulation.kept import Kept, kept_messages, untold
 from support.simulation.kinds import draw_kinds
 from support.simulation.losses import Place
 from support.simulation.nemesis import TAKE_UNFLUSHED, Nemesis
-from support.simulation.shared import judge_members, share
+from support.simulation.shared import judge_members, queues_of, share
 from support.simulation.world import (
     CLUSTER,
     FAST,
@@ -54,6 +54,8 @@ from vq.testing.loop import SimulatedProcess, Stuck, VirtualLoop, generator
 #: How long the cluster may need, once all is well, to have everything delivered: lost watches are
 #: made up for by timers of 30 s, a lost session by its time-out and a back-off.
 DRAIN_S = 60.0
+#: Seeds whose shared group keeps the order of keys, by their rest; every second one has copies.
+KEYED_OF_4 = (2, 3)
 FLUSH_MODES = (FlushMode.SYNC, FlushMode.SYNC, FlushMode.ASYNC)
 
 
@@ -176,6 +178,8 @@ class Simulation:
             flush_interval_messages=20,
             flush_interval_ms=400,
             min_insync=self._min_insync,
+            retention_bytes=self.world.size.kept_bytes,
+            retention_policy="keep" if self.world.size.kept_bytes else "delete",
         )
         await create_topic(operator.coordinator, TOPIC, settings, rng=rng)
         if self.world.size.fast:
@@ -264,7 +268,7 @@ class Simulation:
                 return False
         if self._lossy and self._waits_for_operator(committed):
             return False
-        if self.world.size.shared and not self._shared_is_done():
+        if self.world.size.shared and not self.shared_is_done():
             return False
         for letter in workload.GROUPS if self.world.size.filtered else "c":
             got = {event[6] for event in history.of("read") if event[2][0] == letter}
@@ -278,12 +282,10 @@ class Simulation:
                     return False
         return True
 
-    def _shared_is_done(self) -> bool:
+    def shared_is_done(self) -> bool:
         """Whether nothing of the shared group is open."""
-        lows: dict[str, int] = {}
-        for _, _, _, partition, offset in self.world.history.of("low"):
-            lows[partition] = max(offset, lows.get(partition, 0))
-        return all(lows.get(name, 0) >= end for name, end in self._ends().items())
+        lows = {event[3]: event[4] for event in self.world.history.of("low")}  # the last ones
+        return all(lows.get(name) == end for name, end in self._ends().items())
 
     def _waits_for_operator(self, committed: Mapping[tuple[str, str], int]) -> bool:
         """Whether a group is stopped, or will be: it is ahead of a log that lost its end."""
@@ -380,12 +382,16 @@ class Simulation:
             await self._judge_shared(operator, log)
 
     async def _judge_shared(self, operator: ClusterClient, log: dict[str, list[Stored]]) -> None:
-        letters = await self._operator_process.spawn(self._read_letters(operator))
+        letters = await self._operator_process.spawn(self.read_letters(operator))
         self.effects["dead letters"] = len(letters)
         stored = {name: [(each.offset, each.value) for each in log[name]] for name in log}
-        self.violations += judge_members(self.world.history.events, stored, letters)
+        events, queues = self.world.history.events, list[list[str]]()
+        if self.world.size.keyed:
+            queues = queues_of(events, stored)
+            self.effects["in order"] = sum(len(each) - 1 for each in queues)
+        self.violations += judge_members(events, stored, letters, queues)
 
-    async def _read_letters(self, operator: ClusterClient) -> dict[str, list[int]]:
+    async def read_letters(self, operator: ClusterClient) -> dict[str, list[int]]:
         """Return the counts of deliveries of the dead letters of each message."""
         letters: dict[str, list[int]] = {}
         try:
@@ -512,6 +518,7 @@ class SendersUnderFaults(Simulation):
         await self.create_topic(operator)
         senders = self.clients(self.prefix, world.size.producers, self.sends())
         members = self.clients("c", world.size.members, workload.consume)
+        members += self.clients("s", world.size.shared, share)
         nemesis = Nemesis(
             world,
             members=members,
@@ -571,7 +578,8 @@ def simulate(
         size: The numbers of brokers, clients and partitions; None: drawn from the seed.
         kinds: The kinds of faults; None: drawn from the seed.
         copied: Of what is drawn: groups have one or two nodes that copy, and faults strike them.
-        shared: Of what is drawn: there is a shared group, and nothing that may lose messages.
+        shared: Of what is drawn: there is a shared group, and nothing that may lose messages. Of
+            every second seed it keeps the order of keys.
         tell: Called with every event and every line worth showing.
     """
     rng = generator(seed, "size")
@@ -588,7 +596,9 @@ def simulate(
     drawn_kinds = draw(seed)
     if shared:
         few = generator(seed, "shared").choice((2, 3, 4))
-        drawn = replace(drawn, members=1, filtered=0, loose=False, shared=few)
+        drawn = replace(
+            drawn, members=1, filtered=0, loose=False, shared=few, keyed=seed % 4 in KEYED_OF_4
+        )
         # Without a node that its topic needs in sync, no dead letter is stored any more.
         drawn_kinds = tuple(each for each in drawn_kinds if each not in {UNCLEAN, "remove node"})
     return execute(

@@ -12,7 +12,14 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from support.shared_judge import Call, Said, SharedEvidence, judge_shared
+from support.shared_judge import (
+    CHECKS,
+    NOTHING_LOST,
+    Call,
+    Said,
+    SharedEvidence,
+    judge_shared,
+)
 from support.simulation.history import Event, History
 from support.simulation.workload import leave, value_of
 from support.simulation.world import POOL, ClientHost
@@ -148,6 +155,7 @@ async def share(
         ConsumerConfig(
             group=POOL,
             model="shared",
+            mode="keyed" if host.world.size.keyed else "concurrent",
             member_id=name.replace("#", "-"),
             workers=rng.choice((8, 16)),
             lease_s=lease_s,
@@ -203,13 +211,14 @@ def judge_members(
     events: Sequence[Event],
     log: Mapping[str, Sequence[tuple[int, str]]],
     letters: Mapping[str, Sequence[int]],
+    queues: Sequence[Sequence[str]] = (),
 ) -> list[str]:
     """Return what is wrong.
 
     Args:
         events: Of the run.
         log: By partition: offsets and values of all messages in the end.
-        letters: See ``SharedEvidence``.
+        letters, queues: See ``SharedEvidence``.
     """
     kept = {value for messages in log.values() for _, value in messages}
     owed = frozenset(event[3] for event in events if event[1] == "ok" and event[3] in kept)
@@ -222,17 +231,35 @@ def judge_members(
             stored = log.get(partition, ())
             lows.append((time, [value for offset, value in stored if before <= offset < low]))
             reached[partition] = max(before, low)
+    poison = frozenset(filter(is_poison, owed))
+    # An unclean election may take what the journal knew, and dead letters.
+    lossy = any(event[1] == "loss" and event[3] == "unclean" for event in events)
     return judge_shared(
         SharedEvidence(
             calls=calls_in(events),
-            owed=owed,
-            poison=frozenset(filter(is_poison, owed)),
+            owed=owed - poison if lossy else owed,
+            poison=poison,
             letters=letters,
             max_deliveries=MAX_DELIVERIES,
             lows=lows,
             take_overs=[event[0] for event in events if _begins_again(event)],
-        )
+            queues=queues,
+        ),
+        NOTHING_LOST if lossy else CHECKS,
     )
+
+
+def queues_of(
+    events: Iterable[Event], log: Mapping[str, Sequence[tuple[int, str]]]
+) -> list[list[str]]:
+    """Return the messages of each key of each partition, in their order."""
+    keys = {event[3]: event[4] for event in events if event[1] == "send"}
+    queues: dict[tuple[str, str], list[str]] = {}
+    for partition, stored in log.items():
+        for _, value in sorted(stored):
+            if (key := keys[value]) is not None:
+                queues.setdefault((partition, key), []).append(value)
+    return list(queues.values())
 
 
 def _begins_again(event: Event) -> bool:

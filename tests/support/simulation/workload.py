@@ -28,6 +28,10 @@ LOST = (LogTruncated, OffsetNotBoundary, OffsetOutOfRange)
 #: Padding of messages; the last one needs a block of its own, and is rare.
 PADDING_BYTES = (*(0, 20, 20, 150, 150, 150, 1_500, 3_000) * 12, 30_000)
 
+KEYS = (None, None, "a", "b", "c")
+#: Where one message of a key waits for the other: each key comes less often.
+KEYS_OF_MANY = (*[None] * 20, *map(str, range(30)))
+
 
 def has_tag(value: str) -> bool:
     """Whether the message with this value has the tag: every third one of a producer."""
@@ -68,11 +72,11 @@ async def produce(
         for _ in range(rng.choice((1, 1, 1, 2, 12))):
             value = f"{name}/{number}"
             number += 1
-            key = rng.choice((None, None, "a", "b", "c"))
+            key = rng.choice(KEYS_OF_MANY if host.world.size.keyed else KEYS)
             content = value.encode() + b"|" + bytes(rng.choice(PADDING_BYTES))
             topic = one_of(topics, rng)
             message = Message(topic, content, tag=TAG if has_tag(value) else None, key=key)
-            history.add("send", name, value)
+            history.add("send", name, value, key)
             try:
                 await producer.send_async(message, _note_outcome(history, name, value, topic))
             except VqError as error:

@@ -329,6 +329,7 @@ class BrokerHost(Host):
             metrics_port=0,
             load_interval_s=3.0,
             refresh_interval_s=10.0,
+            retention_interval_s=2.0 if self.world.size.kept_bytes else 60.0,
             seal_timeout_s=SEAL_TIMEOUT_S,
             archive_places=(*ARCHIVE_PLACES, PLACE),
         )
@@ -506,6 +507,8 @@ class Size:
     members: int = 2
     filtered: int = 0  # members of a second group, which takes only messages with a tag
     shared: int = 0  # members of a shared group
+    keyed: bool = False  # it keeps the order of keys
+    kept_bytes: int | None = None  # so many of a partition stay when groups are done with them
     copies: int = 0  # further nodes of each broker group
     fast: bool = False  # a second topic, whose messages the master acknowledges alone
     loose: bool = False  # a further topic, whose messages count before they are flushed

@@ -228,6 +228,7 @@ class _Recorded:
         self._charged = ""
         self._limit = 0.0
         self._partitions = 0
+        self._is_begun = False  # its quota lets it begin
 
     async def count(self, partitions: CountPartitions) -> None:
         """Count what it will make or move, if its user has a quota of that.
@@ -287,6 +288,7 @@ class _Recorded:
         try:
             if self._partitions:
                 await self._check_quota(work)
+            self._is_begun = True
             result = await work
         except VqError as error:
             outcome = "unknown" if isinstance(error, OutcomeUnknown) else "failed"
@@ -322,6 +324,7 @@ class _Recorded:
                 outcome=outcome,
                 error=_cleaned(error)[:TEXT_MAX],
                 after=await self._state(),
+                refused=not self._is_begun,
             )
             path = ActOutcome.path(self._act)
             await self._cluster.coordinator.create(path, ended.encode())

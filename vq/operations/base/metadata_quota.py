@@ -21,7 +21,6 @@ __all__ = ["check_metadata", "metadata_limit", "pause_ms"]
 
 logger = get_logger(__name__)
 _HOUR_MS: Final = 3_600_000
-#: In each refusal; no name has an equals sign.
 _QUOTA: Final = f"the quota {QuotaLimit.METADATA}="
 
 
@@ -95,10 +94,10 @@ async def _used(cluster: ClusterClient, user: str, act: str, now_ms: int) -> lis
         (known.record.time_ms, known.record.partitions)
         for begin in range(0, len(names), step)
         for known in await acts.read_acts(cluster.coordinator, names[begin : begin + step])
-        if known.record.charged == user and known.record.partitions and not _was_refused(known)
+        if known.record.charged == user and known.record.partitions and _counts(known)
     ]
 
 
-def _was_refused(known: acts.KnownAct) -> bool:
-    """Whether the quota refused an act. Others that failed may be done in part, so they count."""
-    return known.outcome is not None and _QUOTA in known.outcome.error
+def _counts(known: acts.KnownAct) -> bool:
+    """Whether anything of an act may be done: others than refused ones may have failed in part."""
+    return known.outcome is None or not known.outcome.refused

@@ -191,7 +191,8 @@ GOLDEN: list[tuple[Value, str]] = [
     ),
     (
         ActOutcome(time_ms=6, outcome="failed", error="NoNode: x", after="{}"),
-        '{"v": 1, "time_ms": 6, "outcome": "failed", "error": "NoNode: x", "after": "{}"}',
+        '{"v": 1, "time_ms": 6, "outcome": "failed", "error": "NoNode: x", "after": "{}", '
+        '"refused": false}',
     ),
     (
         UncleanElections(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from types import MappingProxyType
 from typing import Any, Final, Self
 
 from vq.coordination.tree.coordinator import join
@@ -105,6 +106,8 @@ class ActOutcome(Value):
         outcome: "done", "failed" (certainly not done as a whole) or "unknown".
         error: Why not; "": it is done.
         after: What was there then, as JSON; "": not known, or nothing.
+        refused: It ended when its quota ``metadata`` was looked at, before anything was done: so it
+            does not count for that. An earlier vq does not write this.
     """
 
     _what = "outcome of an act"
@@ -112,6 +115,7 @@ class ActOutcome(Value):
     outcome: str
     error: str = ""
     after: str = ""
+    refused: bool = False
 
     @staticmethod
     def path(act: str) -> str:
@@ -127,19 +131,20 @@ class ActOutcome(Value):
 
 
 def _checked(kind: type[Any], document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a value that has a time and texts; an earlier vq wrote fewer."""
+    """Return the fields of a record or an outcome; an earlier vq wrote fewer."""
     found = {
         each.name: document[each.name]
         for each in fields(kind)
         if each.name in document or each.name not in _ADDED
     }
     for name, value in found.items():
-        check_type(name, value, "int" if name in _NUMBERS else "str")
+        check_type(name, value, _TYPES.get(name, "str"))
     return found
 
 
-_NUMBERS: Final = frozenset({"time_ms", "partitions"})
-_ADDED: Final = frozenset({"charged", "partitions"})
+#: Of fields that are no texts.
+_TYPES: Final = MappingProxyType({"time_ms": "int", "partitions": "int", "refused": "bool"})
+_ADDED: Final = frozenset({"charged", "partitions", "refused"})
 
 
 @dataclass(frozen=True, slots=True)
