@@ -61,7 +61,6 @@ class MessageProducer:
         self._core = core
         self._checked: SendCallback | None = None  # the callback of the last send
         self._append = core.append
-        self._callback_for = core.oneway.callback_for
         self._transactions = core.transactions
         self._switching = threading.RLock()
         self._interceptors = core.interceptors
@@ -304,7 +303,7 @@ class MessageProducer:
                 message was not accepted.
         """
         topic = message.topic if isinstance(message, Message) else ""
-        ended = self._callback_for(topic)
+        ended = self._core.oneway.callback_for(topic)
         if self._append(message, ended, timeout) is None:
             self._send(message, ended, timeout)
 
