@@ -38,7 +38,7 @@ _NONE_LEFT: Final[Iterator[Any]] = iter(())
 class _Turn(NamedTuple):
     """How far somebody is who handles messages one by one, or list by list, in order.
 
-    ``left`` yields the ``count`` messages of this turn, or ``size`` lists of ``step`` of them; it
+    ``left`` yields the ``total`` messages of this turn, or ``size`` lists of ``step`` of them; it
     has given out what is handled now. So nothing is noted for each.
     """
 
@@ -46,7 +46,7 @@ class _Turn(NamedTuple):
     size: int = 0
     left: Iterator[Any] = _NONE_LEFT
     step: int = 1
-    count: int = 0
+    total: int = 0
 
     @property
     def given(self) -> int:
@@ -56,7 +56,7 @@ class _Turn(NamedTuple):
     @property
     def taken(self) -> int:
         """How many messages were given out."""
-        return min(self.given * self.step, self.count)
+        return min(self.given * self.step, self.total)
 
 
 _AT_BEGIN: Final = _Turn(0)
