@@ -24,7 +24,7 @@ try:
 except ImportError:  # it was not compiled
     _accumulator = None  # type: ignore[assignment]
 
-#: Whether the compiled ``append`` is in use; not that of a module that an earlier checkout compiled.
+#: Whether the compiled ``append`` is in use, and not one that an earlier checkout compiled.
 COMPILED: Final = hasattr(_accumulator, "tell")
 #: Whether all loops that clients run per message are compiled: this one and the record codec.
 LOOPS_COMPILED: Final = COMPILED and codec.COMPILED
