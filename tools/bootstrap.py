@@ -46,7 +46,10 @@ INSTALLED_FROM = (
     os.path.join("vq", "store", "records", "_codec.c"),
     os.path.join("vq", "store", "records", "_columns.c"),
     os.path.join("vq", "store", "records", "_records.h"),
+    os.path.join("vq", "client", "consumer", "deliver", "_asking.c"),
     os.path.join("vq", "client", "producer", "_accumulator.c"),
+    os.path.join("vq", "client", "producer", "_future.h"),
+    os.path.join("vq", "client", "producer", "_head.h"),
 )
 #: The requirements of each profile in addition to the project: dependency groups of pyproject.toml.
 PROFILES = {

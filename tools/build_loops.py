@@ -1,7 +1,7 @@
 """Puts the loops that run once per message, compiled, into an installation or a wheel.
 
 It is a hook of the build backend: ``pip install`` runs it, for an editable installation and for a
-wheel. It compiles four C files, which needs a C compiler and Python's headers. Without them, or
+wheel. It compiles five C files, which needs a C compiler and Python's headers. Without them, or
 with ``VQ_PURE=1`` in the environment, nothing is compiled, and vq runs the loops in Python: the
 same results, more time per message.
 
@@ -25,6 +25,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCES = (
     Path("vq", "_message.c"),
+    Path("vq", "client", "consumer", "deliver", "_asking.c"),
     Path("vq", "client", "producer", "_accumulator.c"),
     Path("vq", "store", "records", "_codec.c"),
     Path("vq", "store", "records", "_columns.c"),

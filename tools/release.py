@@ -52,7 +52,8 @@ COMPILED = """
 import importlib.util
 print(*[importlib.util.find_spec(name) is not None
         for name in ("vq._message", "vq.store.records._codec", "vq.store.records._columns",
-                     "vq.client.producer._accumulator")])
+                     "vq.client.producer._accumulator",
+                     "vq.client.consumer.deliver._asking")])
 """
 
 

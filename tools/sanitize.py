@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SUITES = (
     "tests/unit/store/records",
     "tests/unit/client/producer",
+    "tests/unit/client/consumer/deliver",
     "tests/property/test_store_codecs.py",
 )
 FLAGS = (

@@ -5,11 +5,13 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-enum { FIELDS_MAX = 16 };
+enum { FIELDS_MAX = 16, SPARE_MAX = 256 };
 
 /* The type, its names and its defaults; one type in a process, held for ever. */
 static struct {
     PyTypeObject *type; /* NULL: none yet */
+    PyObject *spare[SPARE_MAX]; /* memory of freed messages, to be used again */
+    int spares;
     Py_ssize_t fields;
     PyObject *names[FIELDS_MAX];
     PyObject *defaults[FIELDS_MAX]; /* NULL: the field must be given */
@@ -68,13 +70,54 @@ done:
     return made;
 }
 
+/* Return a message without fields that the collector does not look at; NULL with an exception. */
+static PyObject *take_memory(void)
+{
+    if (!message.spares)
+        return (PyObject *)PyObject_GC_NewVar(PyTupleObject, message.type, message.fields);
+    PyObject *memory = message.spare[--message.spares];
+    return (PyObject *)PyObject_InitVar((PyVarObject *)memory, message.type, message.fields);
+}
+
+/* Free the fields of a message, which the collector does not look at any more, and its memory. */
+static void free_fields(PyObject *freed)
+{
+    Py_ssize_t count = Py_SIZE(freed);
+    for (Py_ssize_t i = 0; i < count; i++)
+        Py_XDECREF(PyTuple_GET_ITEM(freed, i));
+    if (count == message.fields && message.spares < SPARE_MAX)
+        message.spare[message.spares++] = freed;
+    else
+        PyObject_GC_Del(freed);
+    Py_DECREF(message.type);
+}
+
+/* Free a message. Most have only atomic fields, so that nothing in them leads to a further one. */
+static void free_message(PyObject *freed)
+{
+    PyTypeObject *type = Py_TYPE(freed);
+    if (type != message.type) { /* a derived one, whose own part is freed */
+        PyTuple_Type.tp_dealloc(freed);
+        Py_DECREF(type);
+        return;
+    }
+    if (!PyObject_GC_IsTracked(freed)) {
+        free_fields(freed);
+        return;
+    }
+    PyObject_GC_UnTrack(freed);
+    Py_TRASHCAN_BEGIN(freed, free_message) /* messages in messages: not too many calls deep */
+    free_fields(freed);
+    Py_TRASHCAN_END
+}
+
 static PyObject *make_message(PyObject *type, PyObject *const *args, size_t flags, PyObject *names)
 {
     PyObject *values[FIELDS_MAX];
     Py_ssize_t count = PyVectorcall_NARGS(flags);
     if ((PyTypeObject *)type != message.type || !sort_arguments(args, count, names, values))
         return call_type(type, args, count, names);
-    PyObject *made = message.type->tp_alloc(message.type, message.fields);
+    PyObject *made = take_memory();
     if (!made)
         return NULL;
 #if PY_VERSION_HEX >= 0x030E0000
@@ -85,8 +128,8 @@ static PyObject *make_message(PyObject *type, PyObject *const *args, size_t flag
         atomic &= is_atomic(values[i]);
         PyTuple_SET_ITEM(made, i, Py_NewRef(values[i]));
     }
-    if (atomic) /* the collector need not track it, as for plain tuples of such values */
-        PyObject_GC_UnTrack(made);
+    if (!atomic) /* otherwise the collector need not look at it, as at plain tuples of such values */
+        PyObject_GC_Track(made);
     return made;
 }
 
@@ -133,6 +176,7 @@ static PyObject *construct(PyObject *module, PyObject *type)
             return NULL;
         message.type = (PyTypeObject *)Py_NewRef(type);
         message.type->tp_vectorcall = make_message;
+        message.type->tp_dealloc = free_message;
     }
     return Py_NewRef(type);
 }

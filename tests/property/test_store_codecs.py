@@ -14,9 +14,11 @@ from vq.message_filter import Filter
 from vq.model import Key, Message, ProducerStamp
 from vq.store.log.checkpoint import Checkpoint
 from vq.store.records import codec
+from vq.store.records.compression import compress
 from vq.store.records.format import (
     CHECKSUM_CRC32C,
     CHECKSUM_MD5,
+    COMPRESSIONS,
     CONTROL_BYTES,
     RECORD_HEADER,
     BatchHeader,
@@ -250,16 +252,6 @@ def test_a_producer_table_agrees_with_a_full_history(steps: list[tuple[int, int,
 # Both codecs --------------------------------------------------------------------------------------
 def common_and_damaged() -> st.SearchStrategy[bytes]:
     """Logs of common records, then hurt in a few places or not."""
-    keys = (texts | KEYS).map(lambda key: encode_properties(Properties(key=key)))
-    record = st.builds(
-        encode_record,
-        st.integers(0, 2**63 - 1),
-        st.binary(max_size=300),
-        st.none() | st.binary(min_size=1, max_size=10),
-        st.none() | keys | st.binary(max_size=10) | st.binary(max_size=12).map(b"\x38".__add__),
-    )
-    logs = st.lists(record, max_size=40).map(b"".join)
-    hurts = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=2)
 
     def hurt(data: bytes, places: list[tuple[int, int]]) -> bytes:
         changed = bytearray(data)
@@ -268,6 +260,33 @@ def common_and_damaged() -> st.SearchStrategy[bytes]:
                 changed[at % len(changed)] = value
         return bytes(changed)
 
+    def record_of(
+        id: int, payload: bytes, tag: bytes | None, head: bytes | None, kind: int, intact: bool
+    ) -> bytes:
+        if intact and kind in COMPRESSIONS:
+            payload = compress(payload, kind)
+        return encode_record(id, payload, tag, head, kind)
+
+    keys = (texts | KEYS).map(lambda key: encode_properties(Properties(key=key)))
+    names = st.dictionaries(texts, texts, max_size=4)
+    both = st.builds(Properties, key=st.none() | KEYS, headers=names).map(encode_properties)
+    few_hurts = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 255)), max_size=2)
+    headers = st.builds(lambda data, places: hurt(data or b"", places), both, few_hurts)
+    record = st.builds(
+        record_of,
+        st.integers(0, 2**63 - 1),
+        st.binary(max_size=300),
+        st.none() | st.binary(min_size=1, max_size=10),
+        st.none()
+        | keys
+        | headers
+        | st.binary(max_size=10)
+        | st.binary(max_size=12).map(b"\x38".__add__),
+        st.sampled_from([0, 0, 0, 1, 2, 3, 5]),
+        st.booleans(),
+    )
+    logs = st.lists(record, max_size=40).map(b"".join)
+    hurts = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=2)
     return st.builds(hurt, logs, hurts)
 
 
@@ -278,7 +297,9 @@ def test_the_compiled_codec_reads_what_the_reference_reads(data: bytes, base: in
     for decode in (codec.python_decode_common, codec.decode_common):
         out: list[Message] = []
         tags: dict[bytes, str] = {}
-        results.append((decode(data, 0, base, "t", 1, tags, out), out, tags))
+        room = [500]
+        results.append((decode(data, 0, base, "t", 1, tags, out, None, room), out, tags, room))
+        results[-1] += ([list(each.headers or ()) for each in out],)  # in the same order
     assert results[0] == results[1]
 
 

@@ -244,7 +244,8 @@ def read_records(_: random.Random, data: bytes) -> None:
     for common in {codec.python_decode_common, codec.decode_common}:
         out: list[Message] = []
         tags: dict[bytes, str] = {}
-        results.append((common(data, 0, 0, "t", 0, tags, out), out, tags))
+        room = [1 << 20]
+        results.append((common(data, 0, 0, "t", 0, tags, out, None, room), out, tags, room))
     assert results[0] == results[-1]
     found: list = []
     attempt(lambda: decode_into(data, 0, found))

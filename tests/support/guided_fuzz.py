@@ -29,7 +29,12 @@ KEPT = ROOT / "tests" / "testdata" / "fuzz"
 FOUND = ROOT / ".cache" / "fuzz"
 MODULES = ("test_wire_fuzz", "test_store_fuzz", "test_text_fuzz")
 #: The compiled twins of what is tried.
-COMPILED = ("vq._message", "vq.store.records._codec", "vq.store.records._columns")
+COMPILED = (
+    "vq._message",
+    "vq.client.consumer.deliver._asking",
+    "vq.store.records._codec",
+    "vq.store.records._columns",
+)
 SEEDS = 64
 INPUT_BYTES_MAX = 64 << 10
 #: In here, where lines are counted, one input takes twenty times what it takes otherwise.

@@ -1,11 +1,17 @@
 """Partitions whose messages come through an inbox, and short ways to take them."""
 
 import asyncio
+import importlib.util
 import random
+import sys
+import types
+from unittest import mock
 
+import pytest
 from support.delivery import Told, endless
 
 from vq.client.config import ConsumerConfig
+from vq.client.consumer.deliver import asking, inbox
 from vq.client.consumer.deliver.failures import Failures
 from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.inbox import Inbox, Messages
@@ -14,6 +20,33 @@ from vq.client.reading.chunk import Chunk
 from vq.model import TopicPartition
 from vq.store.records.record import encode_record
 from vq.testing.waiting import WAIT_S
+
+
+def _python_messages() -> type[Messages]:
+    """Return ``Messages`` with the twin in Python of what is compiled in it."""
+    twin = types.ModuleType(asking.__name__)
+    twin.Asking = asking.PythonAsking  # type: ignore[attr-defined]
+    spec = importlib.util.spec_from_file_location("python_inbox", inbox.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with mock.patch.dict(sys.modules, {asking.__name__: twin}):
+        spec.loader.exec_module(module)
+    found: type[Messages] = module.Messages
+    return found
+
+
+ITERATIONS = [
+    pytest.param(_python_messages(), id="python"),
+    pytest.param(
+        Messages,
+        id="compiled",
+        marks=pytest.mark.skipif(
+            asking.Asking is asking.PythonAsking, reason="it was not compiled here (no C compiler)"
+        ),
+    ),
+]
+"""Both kinds of iterations."""
 
 
 class Partition:

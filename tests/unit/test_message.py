@@ -124,3 +124,67 @@ def test_a_received_message_tells_when_it_was_born_and_stored() -> None:
 def test_a_time_that_no_datetime_holds_is_not_known() -> None:
     """As damage could make one; the message itself is good."""
     assert Message("t", b"x", append_time_ms=2**64 - 1).append_time is None
+
+
+# Freeing -----------------------------------------------------------------------------------------
+class Thing:
+    """What a message can hold and a weak reference can look for."""
+
+
+class Described(Message):
+    """A derived message with a dictionary of its own."""
+
+
+@pytest.mark.parametrize("kind", [Message, OtherMessage, Described])
+@pytest.mark.parametrize("made", [1, 600])
+def test_whatever_a_message_holds_is_freed_with_it(kind: type[Message], made: int) -> None:
+    """Beyond the number whose memory is kept, too, and in whatever way it was made."""
+    seen = []
+    for number in range(made):
+        thing = Thing()
+        held: Any = (Thing(), thing, {"h": thing})[number % 3]
+        seen += [weakref.ref(thing), weakref.ref(held) if number % 3 < 2 else lambda: None]
+        message = kind("t", held, key=thing)  # type: ignore[arg-type]
+        if kind is Described:
+            message.more = thing  # type: ignore[attr-defined]
+        messages = [message, message._replace(tag="a"), kind._make(message)]
+        del thing, held, message, messages
+    gc.collect()
+    assert not any(each() for each in seen)
+    messages = [kind("t", b"%d" % number, str(number)) for number in range(made)]
+    assert messages == [reference("t", b"%d" % number, str(number)) for number in range(made)]
+
+
+def test_messages_in_messages_are_freed_however_deep() -> None:
+    """Each call of its own for each would be too many."""
+    thing = Thing()
+    seen, message = weakref.ref(thing), Message("t", thing)  # type: ignore[arg-type]
+    for _ in range(200_000):
+        message = Message("t", message)  # type: ignore[arg-type]
+    del thing, message
+    assert seen() is None
+
+
+def test_a_message_that_is_made_while_another_one_is_freed_is_its_own() -> None:
+    made: list[Message] = []
+
+    class Maker:
+        def __del__(self) -> None:
+            made.append(Message("made", b"x"))
+
+    for _ in range(10):
+        Message("t", Maker())  # type: ignore[arg-type]
+    kept = [Message("kept", b"%d" % number) for number in range(10)]
+    assert made == [Message("made", b"x")] * 10
+    assert [each.content for each in kept] == [b"%d" % number for number in range(10)]
+    assert len({id(each) for each in made + kept}) == 20
+
+
+def test_a_tuple_of_the_type_may_have_another_length() -> None:
+    """``tuple.__new__`` checks nothing; the memory of such a one is not used for a message."""
+    for _ in range(300):
+        short, long = tuple.__new__(Message, ("t",)), tuple.__new__(Message, range(40))
+        assert len(short) == 1
+        assert len(long) == 40
+        del short, long
+        assert len(Message("t", b"x")) == len(NAMES)

@@ -13,13 +13,14 @@ from vq.client.kinds import check_between
 from vq.clock import SystemClock
 from vq.errors import InvalidState, TimedOut
 from vq.local import looks
-from vq.local.core import KeyOnItsWay, QueueCore
+from vq.local.core.core import QueueCore
+from vq.local.core.keys import KeyOnItsWay
+from vq.local.core.waits import CommitWaiter, LineOfWakers
+from vq.local.files.damage import DamagedMessages
 from vq.local.items import LocalItem
 from vq.local.looks import LocalQueueMetrics, metrics_of
 from vq.local.many import complete_each
 from vq.local.settings import COUNT_MAX, LocalQueueConfig, config_of, directory_of, several
-from vq.local.storage import DamagedMessages
-from vq.local.waits import CommitWaiter, LineOfWakers
 from vq.model import Message, check_timeout
 from vq.store.disk.real_disk import RealDisk
 
@@ -107,7 +108,7 @@ class LocalQueue:
     @classmethod
     def over(cls, core: QueueCore) -> Self:
         """Return the coroutines of a queue that is open; who opened it closes it. For vq only."""
-        queue = cls(core.directory, core.config)
+        queue = cls(core.base.directory, core.base.config)
         queue._opened = core
         return queue
 
@@ -132,29 +133,30 @@ class LocalQueue:
         With ``wait=False`` it returns at once; ``flush`` waits, and raises what went wrong.
         """
         core = self._core
-        core.check()
+        base, puts = core.base, core.puts
+        base.check()
         if timeout is not None:
             timeout = check_timeout(timeout)
         deadline = None if timeout is None else _monotonic() + timeout
         while True:
             try:
-                item = core.prepare(content, delay_s, priority, idempotency_key)
+                item = puts.prepare(content, delay_s, priority, idempotency_key)
                 break
             except KeyOnItsWay as error:
-                is_coming = lambda: idempotency_key in core.coming  # noqa: E731
-                if not await self._wait_while(is_coming, deadline, core.arrivals):
+                is_coming = lambda: idempotency_key in base.keys.coming  # noqa: E731
+                if not await self._wait_while(is_coming, deadline, base.keys.arrivals):
                     raise TimedOut(f"{error.message} within {timeout:g} s") from None
-                core.check()
+                base.check()
         if item is None:
             return False
         try:
-            if core.capacity is not None and core.is_full():
+            if base.capacity is not None and puts.is_full():
                 await self._wait_for_room(1, timeout)
         except BaseException:
-            core.give_up(item)
+            puts.give_up(item)
             raise
-        if core.in_memory:
-            core.add_in_memory(item)
+        if base.in_memory:
+            puts.add_in_memory(item)
         else:
             await self._store((item,), wait=wait)
         return True
@@ -169,20 +171,21 @@ class LocalQueue:
     ) -> int:
         """Add messages with one commit; return how many. ``wait`` as in ``put``."""
         core = self._core
-        core.check()
+        base, puts = core.base, core.puts
+        base.check()
         if timeout is not None:
             timeout = check_timeout(timeout)
         items = [
             item
             for each in several("contents", contents)
-            if (item := core.prepare(each, None, priority, None))
+            if (item := puts.prepare(each, None, priority, None))
         ]
-        if items and core.capacity is not None and core.is_full(len(items)):
-            core.check_fits(len(items))
+        if items and base.capacity is not None and puts.is_full(len(items)):
+            puts.check_fits(len(items))
             await self._wait_for_room(len(items), timeout)
-        if core.in_memory:
+        if base.in_memory:
             for item in items:
-                core.add_in_memory(item)
+                puts.add_in_memory(item)
         elif items:
             await self._store(items, wait=wait)
         return len(items)
@@ -190,9 +193,9 @@ class LocalQueue:
     async def _store(self, items: Sequence[LocalItem], *, wait: bool) -> None:
         if not wait:
             if self._losses is None:
-                self._losses = self._core.losses
-            self._core.accept(items, None)
-        if wait or self._core.intake_full:
+                self._losses = self._core.commits.losses
+            self._core.commits.accept(items, None)
+        if wait or self._core.commits.intake_full:
             await self._commit_with(items if wait else ())
 
     async def flush(self) -> None:
@@ -202,19 +205,19 @@ class LocalQueue:
             DiskFull: Messages of puts that did not wait are not stored.
             StorageFailed: It is unknown what is stored.
         """
-        if self._core.in_memory:
+        if self._core.base.in_memory:
             return
         await self._commit_with(())
-        seen, losses = self._losses, self._core.losses
+        seen, losses = self._losses, self._core.commits.losses
         if seen is not None and seen != losses:
             self._losses = losses
-            assert self._core.lost_error is not None
-            raise self._core.lost_error
+            assert self._core.commits.lost_error is not None
+            raise self._core.commits.lost_error
 
     async def _commit_with(self, items: Sequence[LocalItem]) -> None:
         waker = _LoopWaker()
         waiter = CommitWaiter(items, waker)
-        self._core.accept(items, waiter)
+        self._core.commits.accept(items, waiter)
         await waker.woken(None)
         if waiter.error is not None:
             raise waiter.error
@@ -222,8 +225,10 @@ class LocalQueue:
     async def _wait_for_room(self, count: int, timeout: float | None) -> None:
         core = self._core
         deadline = None if timeout is None else _monotonic() + timeout
-        if not await self._wait_while(lambda: core.lacks_room(count), deadline, core.spaces):
-            raise core.full()
+        if not await self._wait_while(
+            lambda: core.puts.lacks_room(count), deadline, core.base.spaces
+        ):
+            raise core.puts.full()
 
     async def _wait_while(
         self, is_so: Callable[[], bool], deadline: float | None, line: LineOfWakers
@@ -262,21 +267,21 @@ class LocalQueue:
         """
         deadline = None if timeout is None else _monotonic() + check_timeout(timeout)
         while True:
-            if self._core.done_full:
+            if self._core.commits.done_full:
                 await self._commit_with(())
             item = await self._next()
             if item is not None:
-                self._core.note_given(item)
+                self._core.base.note_given(item)
             if item is not None or (deadline is not None and _monotonic() >= deadline):
                 return item
-            core, waker = self._core, _LoopWaker()
-            if not core.wait_for_message(waker):
+            takes, waker = self._core.takes, _LoopWaker()
+            if not takes.wait_for_message(waker):
                 continue
             try:
                 await waker.woken(_left(deadline))
             finally:
-                if not core.takers.leave(waker):
-                    core.pass_on()  # if this one was cancelled, another one looks
+                if not takes.takers.leave(waker):
+                    takes.pass_on()  # if this one was cancelled, another one looks
 
     async def take_many(self, count: int, timeout: float | None = None) -> "Sequence[LocalItem]":
         """Return up to ``count`` messages: what is there once the first one is; [] in vain."""
@@ -290,10 +295,10 @@ class LocalQueue:
         return items
 
     async def _next(self) -> LocalItem | None:
-        core = self._core
-        if not core.must_read:
-            return core.take_now()
-        taking = asyncio.ensure_future(asyncio.to_thread(core.take_now))
+        takes = self._core.takes
+        if not takes.must_read:
+            return takes.take_now()
+        taking = asyncio.ensure_future(asyncio.to_thread(takes.take_now))
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
@@ -305,71 +310,74 @@ class LocalQueue:
             return
         item = taking.result()
         if item is not None:
-            self._core.give_back(item)
+            self._core.takes.give_back(item)
 
     def complete(self, item: LocalItem) -> None:
         """Note that a message is done; see ``vq.local.LocalQueue.complete``. It does not wait.
 
-        So of more than 32,768 messages that were taken before and are completed while the disk is
-        slow, a kill may have the first ones given again: await ``flush`` in between.
+        While a slow disk has 32,768 completions still to note, they are written by this call, and
+        flushed later.
         """
-        self._core.complete(item)
+        core = self._core
+        core.takes.complete(item)
+        if core.commits.done_full:
+            core.commits.note_now()
 
     def complete_many(self, items: Iterable[LocalItem]) -> None:
         """Complete each of them; see ``vq.local.LocalQueue.complete_many``. It does not wait."""
-        complete_each(self._core.complete, several("items", items), None)
+        complete_each(self.complete, several("items", items), None)
 
     def fail(self, item: LocalItem, *, delay_s: float | None = None) -> None:
         """Give a message back; see ``vq.local.LocalQueue.fail``. It does not wait."""
-        self._core.fail_item(item, delay_s)
+        self._core.takes.fail(item, delay_s)
 
     def extend(self, item: LocalItem) -> None:
         """Begin the lease of a message anew."""
-        self._core.extend_item(item)
+        self._core.takes.extend(item)
 
     async def peek(self) -> Message | None:
         """Return the message that would be given next, and leave it there; None: there is none."""
-        return await asyncio.to_thread(looks.peek, self._core)
+        return await asyncio.to_thread(looks.peek, self._core.base)
 
     async def list(
         self, limit: int = 100, *, standing: looks.MessageStanding | str | None = None
     ) -> "Sequence[looks.ListedMessage]":
         """Return up to ``limit`` messages; see ``vq.local.LocalQueue.list``."""
-        return await asyncio.to_thread(looks.list_messages, self._core, limit, standing)
+        return await asyncio.to_thread(looks.list_messages, self._core.base, limit, standing)
 
     async def requeue(self, ids: Iterable[int] | None = None) -> int:
         """Give messages now that wait for a time, delayed or failed; return how many."""
-        return await asyncio.to_thread(looks.requeue, self._core, ids)
+        return await asyncio.to_thread(looks.requeue, self._core.base, ids)
 
     async def purge(self) -> int:
         """Complete all messages that no taker has; return how many, once that is durable."""
-        count = await asyncio.to_thread(looks.purge, self._core)
+        count = await asyncio.to_thread(looks.purge, self._core.base)
         await self.flush()
         return count
 
     def damaged(self) -> "Sequence[DamagedMessages]":
         """Return what could not be read; see ``vq.local.LocalQueue.damaged``."""
-        return self._core.damaged
+        return self._core.base.damaged
 
     async def drain(self, timeout: float | None = None) -> bool:
         """Wait until every message is completed; False: some are not, in time."""
-        core = self._core
-        core.check()
+        base = self._core.base
+        base.check()
         deadline = None if timeout is None else _monotonic() + check_timeout(timeout)
-        is_left = lambda: core.size > 0 and core.is_usable()  # noqa: E731
-        drained = await self._wait_while(is_left, deadline, core.spaces)
-        core.check()
+        is_left = lambda: base.size > 0 and base.is_usable()  # noqa: E731
+        drained = await self._wait_while(is_left, deadline, base.spaces)
+        base.check()
         if drained:
-            core.spaces.wake_all()  # others may wait for the same
+            base.spaces.wake_all()  # others may wait for the same
         return drained
 
     def metrics(self) -> LocalQueueMetrics:
         """Return the numbers of the queue."""
-        return metrics_of(self._core)
+        return metrics_of(self._core.base)
 
     def __len__(self) -> int:
         """Return how many messages are not completed."""
-        return self._core.size
+        return self._core.base.size
 
     async def close(self) -> None:
         """Make everything durable and give the directory back. May be called again."""

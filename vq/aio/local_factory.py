@@ -253,7 +253,7 @@ class AsyncLocalConsumer:
                     message = as_delivered(item)
                     wanted = passes(message)
                 except BaseException:
-                    self._pulled._core.give_back(item)
+                    self._pulled._core.takes.give_back(item)
                     raise
                 if wanted:
                     taken.append((item, message))
@@ -261,7 +261,7 @@ class AsyncLocalConsumer:
                     self._pulled.complete(item)
         except BaseException:
             for item, _ in reversed(taken):
-                self._pulled._core.give_back(item)
+                self._pulled._core.takes.give_back(item)
             raise
         is_held = self._inner.hold([item for item, _ in taken])
         return [message for _, message in taken] if is_held else []

@@ -149,7 +149,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "local": Entry(
         "vq.cli.local.local",
         "local",
-        "Look at a queue inside one process, and serve it to others.",
+        "Look at a queue inside one process, put into it, and serve it to others.",
     ),
     "bench": Entry("vq.cli.bench.bench", "bench", "Measure throughput and latency of the cluster."),
     "doctor": Entry(

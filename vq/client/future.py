@@ -11,13 +11,18 @@ import functools
 import threading
 from collections.abc import Callable, Generator
 from types import FunctionType, MethodType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from vq.client.kinds import NOT_PLAIN, check_function
 from vq.client.loop_calls import call_soon
 from vq.errors import InvalidState, TimedOut, VqError
 from vq.log_lines import get_logger
 from vq.model import SendResult, check_timeout
+
+try:
+    from vq.client.producer import _accumulator
+except ImportError:  # it was not compiled
+    _accumulator = None  # type: ignore[assignment]
 
 logger = get_logger(__name__)
 
@@ -134,28 +139,26 @@ def _hand_over(
             turn.set_result(outcome)
 
 
-class SendFuture:
-    """The outcome of one message: pending, stored, refused, or unknown.
+class FailureCallback:
+    """A callback of sends that does nothing with a result, so nobody need call it with one.
 
-    ``send_async`` makes it. Any thread may call ``result``, except the factory's own, which runs
-    callbacks: a wait there would never end. With asyncio, ``await future``: ``result`` would block
-    the loop, so with ``vq.aio`` it raises ``InvalidState`` before there is an outcome.
-
-    For the sender only:
-
-    Attributes:
-        content: The payload.
-        head: The record's flag bits and the bytes before its payload, None for a plain record.
-        callback: See ``SendCallback``.
-        appended_at: Monotonic time at which the message was accepted.
-        deadline: Monotonic time by which there must be an outcome.
-        outcome: The result or the error, None while pending; set once.
-        waiters: Functions to call when the outcome is set.
-        size: Bytes of the payload and the head.
-        partition: The partition it goes to, or ``ANY_PARTITION``.
-        dealt: The spread chose ``partition``, not a key or a partitioner. Only set if it is so,
-            see ``is_dealt``: a message without it costs nothing for it.
+    Args:
+        failed: Called with the error of a message that is not known to be stored.
     """
+
+    __slots__ = ("__weakref__", "_failed")
+
+    def __init__(self, failed: Callable[[VqError], object]) -> None:
+        self._failed = failed
+
+    def __call__(self, _: SendResult | None, error: VqError | None) -> None:
+        """See ``SendCallback``."""
+        if error is not None:
+            self._failed(error)
+
+
+class PythonFutureFields:
+    """What a future holds; in C, ``_future.h``, where that was compiled. See ``SendFuture``."""
 
     __slots__ = (
         "appended_at",
@@ -169,7 +172,16 @@ class SendFuture:
         "size",
         "waiters",
     )
+    appended_at: float
+    callback: SendCallback | None
+    content: bytes
+    deadline: float
     dealt: bool
+    head: tuple[int, bytes] | None
+    outcome: SendResult | VqError | None
+    partition: int
+    size: int
+    waiters: list[Callable[[], Any]] | None
 
     def __init__(
         self,
@@ -185,10 +197,42 @@ class SendFuture:
         self.callback = callback
         self.appended_at = appended_at
         self.deadline = deadline
-        self.outcome: SendResult | VqError | None = None
-        self.waiters: list[Callable[[], Any]] | None = None
+        self.outcome = None
+        self.waiters = None
         self.size = len(content) if head is None else len(content) + len(head[1])
         self.partition = partition
+
+
+if TYPE_CHECKING:
+    FutureFields = PythonFutureFields
+else:  # a module that an earlier checkout compiled has no such fields
+    FutureFields = getattr(_accumulator, "FutureFields", PythonFutureFields)
+
+
+class SendFuture(FutureFields):
+    """The outcome of one message: pending, stored, refused, or unknown.
+
+    ``send_async`` makes it. Any thread may call ``result``, except the factory's own, which runs
+    callbacks: a wait there would never end. With asyncio, ``await future``: ``result`` would block
+    the loop, so with ``vq.aio`` it raises ``InvalidState`` before there is an outcome.
+
+    For the sender only:
+
+    Attributes:
+        content: The payload.
+        head: The record's flag bits and the bytes before its payload, None for a plain record.
+        callback: See ``SendCallback``; dropped once it was called.
+        appended_at: Monotonic time at which the message was accepted.
+        deadline: Monotonic time by which there must be an outcome.
+        outcome: The result or the error, None while pending; set once.
+        waiters: Functions to call when the outcome is set.
+        size: Bytes of the payload and the head.
+        partition: The partition it goes to, or ``ANY_PARTITION``.
+        dealt: The spread chose ``partition``, not a key or a partitioner. Only set if it is so,
+            see ``is_dealt``: a message without it costs nothing for it.
+    """
+
+    __slots__ = ()
 
     @property
     def is_dealt(self) -> bool:
@@ -332,11 +376,13 @@ class SendFuture:
         self, outcome: SendResult | VqError, result: SendResult | None, error: VqError | None
     ) -> None:
         self.outcome = outcome
-        if self.callback is not None:
+        callback = self.callback
+        if callback is not None:
             try:
-                self.callback(result, error)
+                callback(result, error)
             except BaseException as raised:  # noqa: BLE001 - the user's code may raise anything
                 report("a send callback", raised)
+            self.callback = None  # it may refer to this future
         if self.waiters is not None:
             self.wake()
 

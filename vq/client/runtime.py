@@ -204,24 +204,37 @@ class LoopThread:
         except InvalidArgument:
             work.close()
             raise
-        future = self._hand_over(work)
+        return self._wait(self._hand_over(work), bound)
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Call a function on the loop, outside of a task, and return its result; see ``run``."""
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def call() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - it is the caller's
+                future.set_exception(error)
+
+        self.check()
+        with self._lock:  # the loop ends after all that it was given under the lock
+            if self._ended:
+                raise InvalidState(_SHUT_DOWN)
+            self.loop.call_soon_threadsafe(call)
+        return self._wait(future, None)
+
+    def _wait(self, future: "concurrent.futures.Future[T]", bound: float | None) -> T:
         try:
             try:
                 return _result(future, bound)
             except TimeoutError:
                 if future.cancel():
-                    raise TimedOut(f"no result within {timeout} s") from None
+                    raise TimedOut(f"no result within {bound} s") from None
                 return future.result()  # it just ended, perhaps with a TimeoutError of its own
         except concurrent.futures.CancelledError:
             raise InvalidState(_SHUT_DOWN) from None
-
-    def call(self, work: Callable[[], T]) -> T:
-        """Call a function on the loop and return its result; see ``run``."""
-
-        async def called() -> T:
-            return work()
-
-        return self.run(called())
 
     def _hand_over(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
         try:

@@ -4,9 +4,8 @@ In here: the queue, what builds on it (mailboxes, pipelines), and its server for
 Not in here: the log and its files (``vq.store``), and coroutines (``vq.aio``).
 
     items, settings        plain values
-    state, notes           what decides, and the bytes of its records; no I/O, no clock, no thread
-    pad, storage           the files
-    waits, core            who waits, and the thread that commits
+    files                  the files, and the bytes in them
+    core                   what decides, who waits, and the thread that commits
     looks, queue           the API for threads
     wire, server, client   a queue for other processes of the machine
     workers                threads that call a handler: pools, mailboxes, stages
@@ -14,12 +13,12 @@ Not in here: the log and its files (``vq.store``), and coroutines (``vq.aio``).
 """
 
 from vq.local.client import LocalQueueClient
+from vq.local.files.damage import DamagedMessages
 from vq.local.items import LocalItem
 from vq.local.looks import ListedMessage, LocalQueueMetrics, MessageStanding
 from vq.local.queue import LocalQueue
 from vq.local.server import LocalQueueServer
 from vq.local.settings import LocalQueueConfig, WhenCrowded
-from vq.local.storage import DamagedMessages
 from vq.local.workers import LocalWorkers
 
 __all__ = [

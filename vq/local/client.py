@@ -17,12 +17,12 @@ from vq.client.kinds import check_number, check_text, check_whole
 from vq.client.producer.intake.stages import Heads
 from vq.clock import SystemClock
 from vq.errors import ConnectionCut, InvalidState, Unreachable
-from vq.local.core import check_item, content_of, delay_of
-from vq.local.items import LocalItem
+from vq.local.files.damage import DamagedMessages, damaged_in
+from vq.local.files.storage import QUEUE_NAME
+from vq.local.items import LocalItem, check_item, content_of, delay_of
 from vq.local.looks import ListedMessage, LocalQueueMetrics, MessageStanding
 from vq.local.many import complete_each, taken, whole_numbers
 from vq.local.settings import given_directory, several
-from vq.local.storage import QUEUE_NAME, DamagedMessages, damaged_in
 from vq.local.wire import (
     LOCAL_PROTOCOL,
     SOCKET_NAME,
@@ -209,7 +209,7 @@ class LocalQueueClient:
         head = Heads.of(message.tag, message.key, message.headers)
         values, body = written_item(LocalItem(content_of(message), self.name, head=head))
         if delay_s is None:
-            delay_s = delay_of(message, SystemClock())
+            delay_s = delay_of(message, SystemClock().wall_ms())
         if delay_s is not None:
             check_number("delay_s", delay_s)
         check_whole("priority", priority)

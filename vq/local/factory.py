@@ -31,11 +31,11 @@ from vq.errors import (
     LeaseLost,
     VqError,
 )
+from vq.local.core.waits import CommitWaiter
 from vq.local.items import LocalItem
 from vq.local.listeners import ListenerWorkers, as_delivered, passing
 from vq.local.queue import LocalQueue
 from vq.local.settings import LocalQueueConfig, given_directory, several
-from vq.local.waits import CommitWaiter
 from vq.log_lines import get_logger
 from vq.message_filter import Filter, Wanting
 from vq.model import Message, SendResult, check_name, check_timeout
@@ -112,7 +112,7 @@ class LocalFactory:
     def may_wait(self, topic: str) -> bool:
         """Whether a message to a topic may wait now, for the opening of its queue or its disk."""
         found = self._queues.get(topic)
-        return found is None or found._core.intake_full
+        return found is None or found._core.commits.intake_full
 
     def producer(self, config: ProducerConfig) -> "LocalMessageProducer":
         """Return a producer.
@@ -252,7 +252,7 @@ class LocalMessageProducer:
             )
         queue = self._factory.queue(check_own_name(message.topic))
         content = self._serialize(message.content)
-        item = queue._core.prepare(message._replace(content=content), None, 0, None)
+        item = queue._core.puts.prepare(message._replace(content=content), None, 0, None)
         assert item is not None, "only a repeated key makes none"
         return queue, item
 
@@ -264,7 +264,7 @@ class LocalMessageProducer:
         """
         timeout = _bound(timeout)
         queue, item = self._prepared(message)
-        queue._core.check()
+        queue._core.base.check()
         queue._commit_with((item,), timeout)
         return _place_of(item)
 
@@ -284,22 +284,22 @@ class LocalMessageProducer:
         _refuse_timeout(timeout)
         queue, item = self._prepared(message)
         core = queue._core
-        core.check()
+        core.base.check()
         self._wait_for_space(queue)
         sending = _Sending(item, callback)
-        core.accept((item,), sending.waiter)
+        core.commits.accept((item,), sending.waiter)
         return sending.future
 
     def send_oneway(self, message: Message, timeout: float | None = None) -> None:
         """Send a message without an outcome. Errors as of ``send_async``."""
         _refuse_timeout(timeout)
         queue, item = self._prepared(message)
-        queue._core.check()
+        queue._core.base.check()
         self._wait_for_space(queue)
-        queue._core.accept((item,), None)
+        queue._core.commits.accept((item,), None)
 
     def _wait_for_space(self, queue: LocalQueue) -> None:
-        if not queue._core.intake_full:
+        if not queue._core.commits.intake_full:
             return
         if self.config.when_full is WhenFull.RAISE:
             raise BufferFull(f"too many messages wait for the disk of queue {queue.name!r}")
@@ -330,7 +330,7 @@ class LocalMessageProducer:
         for queue, items in by_queue.items():
             failed: VqError | None = None
             try:
-                queue._core.check()
+                queue._core.base.check()
                 queue._commit_with([*items.values()], timeout)
             except VqError as error:
                 failed = error
@@ -511,7 +511,7 @@ class LocalMessageConsumer:
                 ]
             except BaseException:
                 for item in reversed(items):
-                    queue._core.give_back(item)
+                    queue._core.takes.give_back(item)
                 raise
             kept = {item for item, _ in passing_on}
             queue.complete_many(item for item in items if item not in kept)
@@ -547,7 +547,7 @@ class LocalMessageConsumer:
                 self._in_hand += held
                 return True
         for queue, item in reversed(held):
-            queue._core.give_back(item)
+            queue._core.takes.give_back(item)
         return False
 
     def commit(self) -> None:
@@ -567,7 +567,7 @@ class LocalMessageConsumer:
             return
         in_hand, self._in_hand = self._in_hand, []
         for queue, item in reversed(in_hand):
-            queue._core.give_back(item)
+            queue._core.takes.give_back(item)
 
     def close(self) -> None:
         """Wait up to 30 s for listeners that run; the other messages are given to others.

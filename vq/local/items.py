@@ -1,19 +1,40 @@
-"""A message of a local queue, as one taker has it."""
+"""A message of a local queue, as one taker has it; and how one is made of what a put was given."""
 
+import math
+from collections.abc import Mapping
 from typing import Final
 
-from vq.errors import CorruptData
-from vq.model import Key, Message
+from vq import limits
+from vq.client.producer.intake.delays import due_ms_of
+from vq.client.producer.intake.stages import Head, Heads, as_bytes, encode_head
+from vq.errors import CorruptData, InvalidArgument, MessageTooLarge
+from vq.model import Key, Message, TopicPartition
+from vq.shown import shown
 from vq.store.records.format import FLAG_PROPERTIES, FLAG_TAG
-from vq.store.records.record import Properties, Record, decode_properties
+from vq.store.records.record import Properties, Record, decode_properties, encode_properties
 
-__all__ = ["LATER", "PRIORITIES", "PRIORITY_MAX", "LocalItem"]
+__all__ = [
+    "IDEMPOTENCY_HEADER",
+    "LANE_TOPIC",
+    "LATER",
+    "PRIORITIES",
+    "PRIORITY_MAX",
+    "LocalItem",
+    "check_item",
+    "content_of",
+    "copy_for_later",
+    "delay_of",
+    "due_ms_after",
+    "item_to_put",
+]
 
 #: The highest priority; each one from 0 on is a lane, and a higher one goes first.
 PRIORITY_MAX: Final = 2
 PRIORITIES: Final = PRIORITY_MAX + 1
 #: The lane of messages that wait for a time: delayed ones, and failed ones.
 LATER: Final = PRIORITIES
+#: The topic in the destination of a message in ``LATER``; its partition is the priority.
+LANE_TOPIC: Final = "lane"
 
 _NOTHING: Final = Properties()
 
@@ -150,3 +171,133 @@ def _text(tag: bytes) -> str:
         return tag.decode()
     except UnicodeDecodeError as error:
         raise CorruptData(f"the tag {tag!r} is no UTF-8") from error
+
+
+# What a put stores --------------------------------------------------------------------------------
+def item_to_put(
+    message: Message,
+    topic: str,
+    *,
+    delay_s: float | None,
+    priority: int,
+    headers: Mapping[str, str],
+    now_ms: int,
+) -> LocalItem:
+    """Return what to store for a put; ``deadline`` of a delayed message is its time.
+
+    Args:
+        message: What was given.
+        topic: The name of the queue.
+        delay_s: Given with the put; None: what the message says.
+        priority: Given with the put.
+        headers: vq's own, beside those of the message.
+        now_ms: The time.
+
+    Raises:
+        InvalidArgument, MessageTooLarge: An argument is unusable.
+    """
+    if delay_s is None:
+        delay_s = delay_of(message, now_ms)
+    data = content_of(message)
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise InvalidArgument(f"priority = {shown(priority)} is no number")
+    if not 0 <= priority <= PRIORITY_MAX:
+        raise InvalidArgument(
+            f"priority = {priority} is outside [0, {PRIORITY_MAX}]; a higher one goes first"
+        )
+    head: Head | None = Heads.of(message.tag, message.key, message.headers)
+    due_ms = None if delay_s is None else due_ms_after(delay_s, now_ms)
+    if due_ms is None:
+        if headers:
+            head = _with_properties(
+                head, Properties(message.key, {**(message.headers or {}), **headers})
+            )
+        return LocalItem(data, topic, priority, priority, head)
+    properties = Properties(
+        message.key,
+        {**(message.headers or {}), **headers},
+        due_ms,
+        destination=TopicPartition(LANE_TOPIC, priority),
+    )
+    item = LocalItem(data, topic, LATER, priority, _with_properties(head, properties), 0)
+    item.deadline = due_ms
+    return item
+
+
+def copy_for_later(item: LocalItem, due_ms: int, given: int) -> LocalItem:
+    """Return a copy for the lane ``LATER``, which names its message; ``given`` times given."""
+    found = item.properties
+    properties = Properties(
+        found.key,
+        found.headers,
+        due_ms,
+        given,
+        f"{LANE_TOPIC}-{item.lane}@{item.number}",
+        TopicPartition(LANE_TOPIC, item.priority),
+    )
+    head = _with_properties(item.head, properties)
+    copy = LocalItem(item.content, item.topic, LATER, item.priority, head, given)
+    copy.id, copy.deadline = item.id, due_ms
+    return copy
+
+
+def content_of(message: Message) -> bytes:
+    """Return the content to store.
+
+    Raises:
+        InvalidArgument: It is no bytes.
+        MessageTooLarge: It has too many.
+    """
+    data = as_bytes(message.content)
+    if len(data) > limits.MESSAGE_BYTES_MAX:
+        raise MessageTooLarge(
+            f"content of {len(data)} bytes; a message has at most {limits.MESSAGE_BYTES_MAX}",
+            details={"size": len(data), "bound": limits.MESSAGE_BYTES_MAX},
+        )
+    return data
+
+
+def delay_of(message: Message, now_ms: int) -> float | None:
+    """Return the delay that a message asks for by itself.
+
+    Raises:
+        InvalidArgument: Its time is none.
+    """
+    if message.deliver_at is None:
+        return message.delay_s
+    return max(due_ms_of(message, now_ms) - now_ms, 0) / 1_000
+
+
+def due_ms_after(delay_s: float, now_ms: int) -> int | None:
+    """Return when a message is due after a delay; None: at once.
+
+    Raises:
+        InvalidArgument: It is no number of seconds within [0, 40 days].
+    """
+    if isinstance(delay_s, bool) or not isinstance(delay_s, int | float):
+        raise InvalidArgument(f"delay_s = {shown(delay_s)} is no number of seconds")
+    if not 0 <= delay_s <= limits.DELAY_S_MAX:
+        raise InvalidArgument(f"delay_s = {delay_s} is outside [0, {limits.DELAY_S_MAX}]")
+    return now_ms + math.ceil(delay_s * 1000) if delay_s else None
+
+
+def _with_properties(head: Head | None, properties: Properties) -> Head | None:
+    """Return a head with the same tag and other properties."""
+    encoded = encode_properties(properties, bytes_max=limits.STORED_PROPERTIES_BYTES_MAX)
+    return encode_head(split_head(head)[0], encoded)
+
+
+def check_item(item: object, queue: str) -> LocalItem:
+    """Return an item that the application gave to the queue of a name.
+
+    Raises:
+        InvalidArgument: It is none, or one of a queue of another name.
+    """
+    if not isinstance(item, LocalItem):
+        raise InvalidArgument(f"{shown(item)} is no item that take() returned")
+    if item.topic != queue:
+        raise InvalidArgument(
+            f"{item!r} is an item of queue {item.topic!r}, and this is queue {queue!r}; "
+            "give it to the queue that it was taken from"
+        )
+    return item

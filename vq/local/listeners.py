@@ -148,9 +148,9 @@ class ListenerWorkers(LocalWorkers):
         place = item.lane, item.offset
         self._in_hand[place] = item
         if item.lane == LATER:
-            self._queue._core.note_given(item, keeps_place=True)
+            self._queue._core.base.note_given(item, keeps_place=True)
         else:
-            self._queue._core.note_given(item, tries, keeps_place=True)
+            self._queue._core.base.note_given(item, tries, keeps_place=True)
             tries += _crashes(item)
         try:
             message = as_delivered(item)

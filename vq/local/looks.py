@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 
 from vq.client.kinds import check_whole
 from vq.errors import CorruptData, InvalidArgument
-from vq.local.core import QueueCore
+from vq.local.core.base import QueueBase
+from vq.local.files.notes import Aside, code_of
 from vq.local.items import LATER, LocalItem
-from vq.local.notes import Aside, code_of
 from vq.model import Message, choice_of
 from vq.shown import shown
 
@@ -90,45 +90,45 @@ class LocalQueueMetrics:
     stopped: int
 
 
-def metrics_of(core: QueueCore) -> LocalQueueMetrics:
+def metrics_of(base: QueueBase) -> LocalQueueMetrics:
     """Return the numbers of a queue."""
-    state, counts = core.state, core.counts
+    state, counts = base.state, base.counts
     ready, later = state.waiting, len(state.asides)
-    put = core.counted()
+    put = base.counted()
     in_memory = sum(len(line.ready) for line in state.lines)
     return LocalQueueMetrics(
         ready=ready,
-        taken=max(len(core.opened) - in_memory, 0),
+        taken=max(len(base.opened) - in_memory, 0),
         later=later,
-        takers=len(core.takers.line),
+        takers=len(base.takers.line),
         put=put,
-        completed=max(core.size_at_open + put - counts.dropped - core.damaged_now - core.size, 0),
+        completed=max(base.size_at_open + put - counts.dropped - base.damaged_now - base.size, 0),
         failed=counts.failed,
         expired=counts.expired,
         dropped=counts.dropped,
         repeated=counts.repeated,
         commits=counts.commits,
-        bytes_on_disk=core.size_bytes,
-        damaged=sum(each.messages for each in core.damaged if each.log != "notes"),
-        stopped=len(core.stopped),
+        bytes_on_disk=base.size_bytes,
+        damaged=sum(each.messages for each in base.damaged if each.log != "notes"),
+        stopped=len(base.stopped),
     )
 
 
-def peek(core: QueueCore) -> Message | None:
+def peek(base: QueueBase) -> Message | None:
     """Return the message that would be given next, and leave it there."""
-    core.check()
-    with core.lock:
-        for lane in range(len(core.state.lines) - 1, -1, -1):
-            line = core.state.lines[lane]
+    base.check()
+    with base.lock:
+        for lane in range(len(base.state.lines) - 1, -1, -1):
+            line = base.state.lines[lane]
             while not line.ready and line.unread:
-                core.load(lane)
+                base.load(lane)
             if line.ready:
                 return line.ready[0].message
     return None
 
 
 def list_messages(
-    core: QueueCore, limit: int, standing: MessageStanding | str | None
+    base: QueueBase, limit: int, standing: MessageStanding | str | None
 ) -> list[ListedMessage]:
     """Return up to ``limit`` messages: those with takers, in line, and waiting for a time.
 
@@ -137,13 +137,13 @@ def list_messages(
     """
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LIST_MAX:
         raise InvalidArgument(f"limit = {shown(limit)} is no number in [1, {LIST_MAX}]")
-    core.check()
+    base.check()
     wanted = None
     if standing is not None:
         wanted = choice_of(MessageStanding, "standing", standing)
     found = []
-    with core.lock:
-        for each in _all(core, limit):
+    with base.lock:
+        for each in _all(base, limit):
             if wanted is None or each.standing is wanted:
                 found.append(each)
                 if len(found) >= limit:
@@ -151,8 +151,8 @@ def list_messages(
     return found
 
 
-def _all(core: QueueCore, limit: int) -> Iterator[ListedMessage]:
-    state = core.state
+def _all(base: QueueBase, limit: int) -> Iterator[ListedMessage]:
+    state = base.state
     for item in tuple(state.opened):
         if item.deadline:
             yield ListedMessage(item.message, MessageStanding.TAKEN, item.priority, item.attempts)
@@ -160,11 +160,11 @@ def _all(core: QueueCore, limit: int) -> Iterator[ListedMessage]:
         line = state.lines[lane]
         for item in tuple(line.ready):
             yield _ready(item)
-        for item in core.unread(lane, limit):
+        for item in base.unread(lane, limit):
             yield _ready(item)
     for aside in sorted(state.asides):
         try:
-            item = core.item_of(aside)
+            item = base.item_of(aside)
         except CorruptData:  # it is set aside when its time comes
             continue
         yield ListedMessage(
@@ -176,19 +176,19 @@ def _ready(item: LocalItem) -> ListedMessage:
     return ListedMessage(item.message, MessageStanding.READY, item.priority, item.attempts - 1)
 
 
-def requeue(core: QueueCore, ids: Iterable[int] | None) -> int:
+def requeue(base: QueueBase, ids: Iterable[int] | None) -> int:
     """Give messages now that wait for a time; return how many. None: all of them."""
-    core.check()
+    base.check()
     wanted = None if ids is None else _checked_ids(ids)
     count = 0
-    with core.lock:
-        asides = core.state.asides
+    with base.lock:
+        asides = base.state.asides
         for at, aside in enumerate(asides):
-            if wanted is None or _id_of(core, aside) in wanted:
+            if wanted is None or _id_of(base, aside) in wanted:
                 asides[at] = aside._replace(due_ms=0)
                 count += 1
         asides.sort()
-    core.sleeper.kick()
+    base.sleeper.kick()
     return count
 
 
@@ -202,21 +202,21 @@ def _checked_ids(ids: Iterable[int]) -> set[int]:
     return wanted
 
 
-def _id_of(core: QueueCore, aside: Aside) -> int | None:
+def _id_of(base: QueueBase, aside: Aside) -> int | None:
     try:
-        return aside.id or core.item_of(aside).id
+        return aside.id or base.item_of(aside).id
     except CorruptData:
         return None
 
 
-def purge(core: QueueCore) -> int:
+def purge(base: QueueBase) -> int:
     """Complete all messages that no taker has; return how many.
 
     It is durable once a commit has ended that began later. The snapshot gives space back.
     """
-    core.check()
-    state, codes = core.state, list[int]()
-    with core.lock:
+    base.check()
+    state, codes = base.state, list[int]()
+    with base.lock:
         before = state.size
         for lane, line in enumerate(state.lines):
             while line.ready:
@@ -226,17 +226,16 @@ def purge(core: QueueCore) -> int:
                     break
                 state.opened.discard(item)
                 codes.append(code_of(item.lane, item.number))
-            if line.unread and not core.in_memory:
-                core.intake.purged.append((lane, (line.next_number, line.end_number)))
+            if line.unread and not base.in_memory:
+                base.intake.purged.append((lane, (line.next_number, line.end_number)))
             line.next_number = line.end_number
             line.skip([])
         codes += [code_of(LATER, aside.number) for aside in state.asides]
-        core.room_below += len(state.kept)
         state.restore_asides(())
         state.kept.clear()
         count = before - state.size
-        if not core.in_memory:
-            core.intake.done.extend(codes)
-            core.wants_save = True
-    core.spaces.wake_all()
+        if not base.in_memory:
+            base.intake.done.extend(codes)
+            base.intake.wants_save = True
+    base.spaces.wake_all()
     return count

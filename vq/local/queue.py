@@ -11,12 +11,13 @@ from vq import limits
 from vq.clock import Clock, SystemClock
 from vq.errors import TimedOut
 from vq.local import looks
-from vq.local.core import KeyOnItsWay, QueueCore
+from vq.local.core.core import QueueCore
+from vq.local.core.keys import KeyOnItsWay
+from vq.local.core.waits import CommitWaiter, LineOfWakers
+from vq.local.files.damage import DamagedMessages
 from vq.local.items import LocalItem
 from vq.local.many import complete_each, taken
 from vq.local.settings import LocalQueueConfig, config_of, directory_of, several
-from vq.local.storage import DamagedMessages
-from vq.local.waits import CommitWaiter, LineOfWakers
 from vq.model import Message, check_timeout
 from vq.store.disk.disk import Disk
 from vq.store.disk.real_disk import RealDisk
@@ -69,14 +70,20 @@ class LocalQueue:
             SystemClock() if clock is None else clock,
         )
         # Looked up for each message.
+        self._base = base = core.base
+        self._puts = core.puts
+        self._commits = core.commits
+        self._takes = core.takes
         self._seen = threading.local()  # how many losses a thread that does not wait was told of
-        self._name = core.name
-        self._state = core.state
-        self._in_memory = core.in_memory
-        self._takers = core.takers.line
-        self._opened = core.opened
-        self._line = core.first_line
-        self._lease_s = core.lease_s
+        self._name = base.name
+        self._state = base.state
+        self._in_memory = base.in_memory
+        self._memory_room = (base.capacity or 0) if base.in_memory else 0
+        self._takers = base.takers.line
+        self._opened = base.opened
+        self._kept = base.state.kept
+        self._line = base.state.lines[0].ready
+        self._lease_s = base.lease_s
 
     @property
     def name(self) -> str:
@@ -86,12 +93,12 @@ class LocalQueue:
     @property
     def directory(self) -> Path | None:
         """Where it is; None: in memory."""
-        return self._core.directory
+        return self._base.directory
 
     @property
     def config(self) -> LocalQueueConfig:
         """How it behaves."""
-        return self._core.config
+        return self._base.config
 
     def put(
         self,
@@ -121,9 +128,9 @@ class LocalQueue:
             StorageFailed, OutcomeUnknown: It is unknown whether it is stored.
             InvalidState: The queue is closed.
         """
-        core = self._core
-        if core.refusal is not None:
-            core.check()
+        base = self._base
+        if base.refusal is not None:
+            base.check()
         if timeout is not None:
             timeout = check_timeout(timeout)
         item: LocalItem | None
@@ -135,31 +142,31 @@ class LocalQueue:
             and len(content) <= _BYTES_MAX
         ):
             item = LocalItem(content, self._name)
-            if self._in_memory and len(self._opened) < core.room_below:
-                item.number = core.following()
+            if len(self._opened) + len(self._kept) < self._memory_room:
+                item.number = base.following()
                 self._opened.add(item)
                 self._line.append(item)
                 if self._takers:
-                    core.takers.wake()
+                    base.takers.wake()
                 return True
         else:
             item = self._prepared(content, delay_s, priority, idempotency_key, timeout)
         if item is None:
             return False
-        if core.capacity is not None and core.is_full():
+        if base.capacity is not None and self._puts.is_full():
             try:
                 self._wait_for_room(1, timeout)
             except BaseException:
-                core.give_up(item)
+                self._puts.give_up(item)
                 raise
         if self._in_memory:
-            core.add_in_memory(item)
+            self._puts.add_in_memory(item)
         elif wait:
             self._commit_with((item,))
         else:
             self._unwaited()
-            core.accept((item,), None)
-            if core.intake_full:
+            self._commits.accept((item,), None)
+            if self._commits.intake_full:
                 self._commit_with(())
         return True
 
@@ -173,19 +180,19 @@ class LocalQueue:
     ) -> LocalItem | None:
         """Return what to store; None: its key was seen. Waits for another put with that key."""
         deadline = None if timeout is None else _monotonic() + timeout
-        core = self._core
+        keys = self._base.keys
         while True:
             try:
-                return core.prepare(content, delay_s, priority, key)
+                return self._puts.prepare(content, delay_s, priority, key)
             except KeyOnItsWay as error:
-                if not self._wait_while(lambda: key in core.coming, deadline, core.arrivals):
+                if not self._wait_while(lambda: key in keys.coming, deadline, keys.arrivals):
                     raise TimedOut(f"{error.message} within {timeout:g} s") from None
-                core.check()
+                self._base.check()
 
     def _unwaited(self) -> None:
         """Note that this thread has put a message and did not wait for its commit."""
         if not hasattr(self._seen, "losses"):
-            self._seen.losses = self._core.losses
+            self._seen.losses = self._commits.losses
 
     def put_many(
         self,
@@ -200,35 +207,35 @@ class LocalQueue:
         Raises:
             OutcomeUnknown: Some of them are stored.
         """
-        self._core.check()
+        self._base.check()
         if timeout is not None:
             timeout = check_timeout(timeout)
         items = [
             item
             for each in several("contents", contents)
-            if (item := self._core.prepare(each, None, priority, None))
+            if (item := self._puts.prepare(each, None, priority, None))
         ]
         if not items:
             return 0
-        if self._core.capacity is not None and self._core.is_full(len(items)):
-            self._core.check_fits(len(items))
+        if self._base.capacity is not None and self._puts.is_full(len(items)):
+            self._puts.check_fits(len(items))
             self._wait_for_room(len(items), timeout)
         if self._in_memory:
             for item in items:
-                self._core.add_in_memory(item)
+                self._puts.add_in_memory(item)
         elif wait:
             self._commit_with(items)
         else:
             self._unwaited()
-            self._core.accept(items, None)
-            if self._core.intake_full:
+            self._commits.accept(items, None)
+            if self._commits.intake_full:
                 self._commit_with(())
         return len(items)
 
     def _put_copy(self, message: Message, told: Mapping[str, str], key: str) -> None:
         """Put a message with headers of vq's own, once for this idempotency key."""
-        self._core.check()
-        item = self._core.prepare(message, None, 0, key, told)
+        self._base.check()
+        item = self._puts.prepare(message, None, 0, key, told)
         if item is not None:
             self._commit_with((item,))
 
@@ -243,21 +250,20 @@ class LocalQueue:
         if self._in_memory:
             return
         self._commit_with(())
-        seen, losses = getattr(self._seen, "losses", None), self._core.losses
+        seen, losses = getattr(self._seen, "losses", None), self._commits.losses
         if seen is not None and seen != losses:
             self._seen.losses = losses
-            assert self._core.lost_error is not None
-            raise self._core.lost_error
+            assert self._commits.lost_error is not None
+            raise self._commits.lost_error
 
     def _commit_with(self, items: Sequence[LocalItem], timeout: float | None = None) -> None:
-        core = self._core
-        core.check_not_interrupting()
-        if items and timeout is None and core.lead(items):
+        self._base.check_not_interrupting()
+        if items and timeout is None and self._commits.lead(items):
             return
         waker = threading.Lock()
         waker.acquire()
         waiter = CommitWaiter(items, waker)
-        self._core.accept(items, waiter)
+        self._commits.accept(items, waiter)
         if not waker.acquire(timeout=-1.0 if timeout is None else timeout):
             raise TimedOut(
                 f"the disk of queue {self._name!r} has not answered within {timeout:g} s"
@@ -267,9 +273,9 @@ class LocalQueue:
 
     def _wait_for_room(self, count: int, timeout: float | None) -> None:
         deadline = None if timeout is None else _monotonic() + timeout
-        core = self._core
-        if not self._wait_while(lambda: core.lacks_room(count), deadline, core.spaces):
-            raise core.full()
+        puts = self._puts
+        if not self._wait_while(lambda: puts.lacks_room(count), deadline, self._base.spaces):
+            raise puts.full()
 
     def _wait_while(
         self, is_so: Callable[[], bool], deadline: float | None, line: LineOfWakers
@@ -328,34 +334,34 @@ class LocalQueue:
             else:
                 item.deadline = _monotonic() + self._lease_s
                 if not self._in_memory:
-                    self._core.note_given(item)
+                    self._base.note_given(item)
                 return item
         found = self._take_slowly(timeout)
         if found is not None:
-            self._core.note_given(found)
+            self._base.note_given(found)
         return found
 
     def _take_slowly(self, timeout: float | None) -> LocalItem | None:
         if timeout is not None:
             timeout = check_timeout(timeout)
-        item = self._core.take_now()
+        item = self._takes.take_now()
         if item is not None or timeout == 0:
             return item
         deadline = None if timeout is None else _monotonic() + timeout
         waker = threading.Lock()
         waker.acquire()
         while True:
-            if self._core.wait_for_message(waker):
+            if self._takes.wait_for_message(waker):
                 left = -1.0 if deadline is None else max(deadline - _monotonic(), 0.0)
                 try:
                     woken = waker.acquire(timeout=left)
                 except BaseException:  # Ctrl-C
-                    if not self._core.takers.leave(waker):
-                        self._core.pass_on()
+                    if not self._takes.takers.leave(waker):
+                        self._takes.pass_on()
                     raise
-                if not woken and not self._core.takers.leave(waker):
+                if not woken and not self._takes.takers.leave(waker):
                     waker.acquire()
-            item = self._core.take_now()
+            item = self._takes.take_now()
             if item is not None:
                 return item
             if deadline is not None and _monotonic() >= deadline:
@@ -381,12 +387,8 @@ class LocalQueue:
             InvalidState: The queue is closed.
             StorageFailed: The disk has failed.
         """
-        try:
-            self._opened.remove(item)
-        except (KeyError, TypeError):
-            raise self._core.lost(item) from None
-        self._core.note_done(item)
-        if (wait or self._core.done_full) and not self._in_memory:
+        self._takes.complete(item)
+        if (wait or self._commits.done_full) and not self._in_memory:
             self._commit_with(())
 
     def complete_many(self, items: Iterable[LocalItem], *, wait: bool = False) -> None:
@@ -412,7 +414,7 @@ class LocalQueue:
         Raises:
             LeaseLost, InvalidArgument, InvalidState, StorageFailed: As ``complete``.
         """
-        self._core.fail_item(item, delay_s)
+        self._takes.fail(item, delay_s)
 
     def extend(self, item: LocalItem) -> None:
         """Begin the lease of a message anew: ``lease_s`` from now on.
@@ -420,7 +422,7 @@ class LocalQueue:
         Raises:
             LeaseLost, InvalidArgument, InvalidState: As ``complete``.
         """
-        self._core.extend_item(item)
+        self._takes.extend(item)
 
     def peek(self) -> Message | None:
         """Return the message that would be given next, and leave it there; None: there is none.
@@ -428,7 +430,7 @@ class LocalQueue:
         Raises:
             InvalidState, StorageFailed, CorruptData, PartitionFailed: As ``take``.
         """
-        return looks.peek(self._core)
+        return looks.peek(self._base)
 
     def list(
         self, limit: int = 100, *, standing: "looks.MessageStanding | str | None" = None
@@ -443,14 +445,14 @@ class LocalQueue:
             InvalidArgument: An argument is unusable.
             InvalidState, StorageFailed, CorruptData, PartitionFailed: As ``take``.
         """
-        return looks.list_messages(self._core, limit, standing)
+        return looks.list_messages(self._base, limit, standing)
 
     def damaged(self) -> "Sequence[DamagedMessages]":
         """Return what could not be read: its bytes were set aside, and the others went on.
 
         Each has a file in the directory, which nothing removes; remove it when you have seen it.
         """
-        return self._core.damaged
+        return self._base.damaged
 
     def requeue(self, ids: Iterable[int] | None = None) -> int:
         """Give messages now that wait for a time, delayed or failed; return how many.
@@ -461,7 +463,7 @@ class LocalQueue:
         Raises:
             InvalidState, StorageFailed: As ``take``.
         """
-        return looks.requeue(self._core, ids)
+        return looks.requeue(self._base, ids)
 
     def purge(self) -> int:
         """Complete all messages that no taker has; return how many, once that is durable.
@@ -469,7 +471,7 @@ class LocalQueue:
         Raises:
             InvalidState, StorageFailed: As ``take``.
         """
-        count = looks.purge(self._core)
+        count = looks.purge(self._base)
         self.flush()
         return count
 
@@ -478,15 +480,15 @@ class LocalQueue:
 
         Others may go on putting, and delayed and failed messages count, too.
         """
-        self._core.check()
-        core = self._core
+        base = self._base
+        base.check()
         deadline = None if timeout is None else _monotonic() + check_timeout(timeout)
         drained = self._wait_while(
-            lambda: core.size > 0 and core.is_usable(), deadline, core.spaces
+            lambda: base.size > 0 and base.is_usable(), deadline, base.spaces
         )
-        core.check()
+        base.check()
         if drained:
-            core.spaces.wake_all()  # others may wait for the same
+            base.spaces.wake_all()  # others may wait for the same
         return drained
 
     def metrics(self) -> "looks.LocalQueueMetrics":
@@ -495,12 +497,12 @@ class LocalQueue:
         Raises:
             InvalidState: It is closed.
         """
-        self._core.check()
-        return looks.metrics_of(self._core)
+        self._base.check()
+        return looks.metrics_of(self._base)
 
     def __len__(self) -> int:
         """Return how many messages are not completed."""
-        return self._core.size
+        return self._base.size
 
     def close(self) -> None:
         """Make everything durable and give the directory back. May be called again.

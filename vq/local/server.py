@@ -88,7 +88,7 @@ class LocalQueueServer:
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._clients: Counter[str] = Counter()
         core = queue._core
-        with core.lock:
+        with core.base.lock:
             if core.is_served:
                 raise InvalidState(f"the queue is served already at {self._path}")
             core.is_served = True
@@ -226,7 +226,7 @@ class LocalQueueServer:
         with self._lock:
             item = self._items.pop((client, handle), None)
         if item is not None:
-            self._queue._core.give_back(item)
+            self._queue._core.takes.give_back(item)
 
     def _answer(self, peer: "_Peer", frame: LocalFrame) -> None:
         asked = frame.values
@@ -278,24 +278,24 @@ class LocalQueueServer:
             self._items[client, handle] = item
             if len(self._items) < self._look_at:
                 return
-            opened = self._queue._core.opened
+            opened = self._queue._core.base.opened
             self._items = {key: each for key, each in self._items.items() if each in opened}
             self._look_at = max(2 * len(self._items), _ITEMS_LOOK)
 
     def _next(self, peer: "_Peer", timeout_s: float) -> LocalItem | None:
         """Take the next message; None: none came in time, or the peer waits no more."""
-        core, deadline = self._queue._core, time.monotonic() + timeout_s
-        while (item := core.take_now()) is None:
+        takes, deadline = self._queue._core.takes, time.monotonic() + timeout_s
+        while (item := takes.take_now()) is None:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 return None
-            if not core.wait_for_message(peer):
+            if not takes.wait_for_message(peer):
                 continue
             is_there = peer.wait(left_s)
-            if not core.takers.leave(peer):
+            if not takes.takers.leave(peer):
                 peer.take_wake()
                 if not is_there:
-                    core.pass_on()
+                    takes.pass_on()
             if not is_there:
                 return None
         return item

@@ -239,7 +239,7 @@ class LocalWorkers:
 
     def _give_back(self, item: LocalItem) -> None:
         try:
-            self._queue._core.give_back(item)
+            self._queue._core.takes.give_back(item)
         except VqError as error:
             logger.warning("message cannot be given back", queue=self._queue.name, error=error)
 
@@ -251,7 +251,7 @@ class LocalWorkers:
             pass
 
     def _take_all(self) -> None:
-        core = self._queue._core
+        takes = self._queue._core.takes
         lease_s = self._queue.config.lease_s
         pause_s = -1.0 if lease_s is None else lease_s / _RENEWALS
         renew_at = _monotonic() + pause_s
@@ -265,7 +265,7 @@ class LocalWorkers:
                     self._wake.acquire(timeout=left_s)
                     continue
                 try:
-                    item = core.take_now()
+                    item = takes.take_now()
                 except (InvalidState, StorageFailed):
                     raise
                 except VqError as error:
@@ -276,9 +276,9 @@ class LocalWorkers:
                     continue
                 if item is not None:
                     self._add(item)
-                elif core.wait_for_message(self._wake):
+                elif takes.wait_for_message(self._wake):
                     self._wake.acquire(timeout=left_s)
-                    core.takers.leave(self._wake)
+                    takes.takers.leave(self._wake)
         except VqError as error:
             if not self._closing:
                 logger.error("taking messages ends", queue=self._queue.name, error=error)
@@ -380,7 +380,7 @@ class LocalWorkers:
         Returns:
             The pause before its next try there, in seconds; None: the box is done with it.
         """
-        self._queue._core.note_given(item, tries, keeps_place=self._by_key)
+        self._queue._core.base.note_given(item, tries, keeps_place=self._by_key)
         try:
             message, attempts = item.message, item.attempts + tries
             if attempts > 1:
@@ -426,7 +426,7 @@ class LocalWorkers:
                 f"the handler returned {shown(made)}; give bytes, a vq.Message, or several of them"
             )
         for number, each in enumerate(some):
-            key = f"{self._queue._core.identity}/{item.id}/{number}" if item.id else None
+            key = f"{self._queue._core.base.identity}/{item.id}/{number}" if item.id else None
             self._put_on(self._to, each, key)
 
     def _put_on(self, to: LocalQueue, made: bytes | Message, key: str | None) -> None:

@@ -50,7 +50,7 @@ async def test_two_that_drain_are_both_woken_by_the_last_completion(queue: Local
     await queue.put_many([b"1", b"2"])
     items = await queue.take_many(2)
     draining = [asyncio.create_task(queue.drain(WAIT_S)) for _ in "ab"]
-    spaces = queue._core.spaces
+    spaces = queue._core.base.spaces
     await until(lambda: len(spaces.line) == 2)
     queue.complete(items[0])
     assert await queue.take(0.05) is None

@@ -1,5 +1,6 @@
 """One suite over a queue in a directory and one in memory, and what only a directory has."""
 
+import contextlib
 import os
 import shutil
 import threading
@@ -16,10 +17,11 @@ from vq.errors import (
     InvalidState,
     LeaseLost,
     MessageTooLarge,
+    TimedOut,
 )
 from vq.local import LocalItem, LocalQueue, LocalQueueConfig
-from vq.local.state import QueueState
-from vq.local.waits import LineOfWakers
+from vq.local.core.state import QueueState
+from vq.local.core.waits import LineOfWakers
 from vq.model import Message
 from vq.testing.waiting import WAIT_S, block_until
 
@@ -31,9 +33,10 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """Return a function that opens a queue with some settings; all are closed at the end."""
     queues: list[LocalQueue] = []
 
-    def make(**settings: object) -> LocalQueue:
+    def make(clock: SystemClock | None = None, **settings: object) -> LocalQueue:
         directory = tmp_path / f"jobs{len(queues)}" if request.param == "directory" else None
-        queue = LocalQueue(directory, LocalQueueConfig(**settings))  # type: ignore[arg-type]
+        config = LocalQueueConfig(**settings)  # type: ignore[arg-type]
+        queue = LocalQueue(directory, config, clock=clock)
         queues.append(queue)
         return queue
 
@@ -314,17 +317,21 @@ def test_unusable_settings_are_refused(settings: dict[str, object]) -> None:
 
 
 def test_a_fork_is_refused_in_the_child(opened: Open) -> None:
-    queue = opened()
-    queue.put_many([b"x", b"y"])
-    item = taken(queue)
     held, forked = threading.Event(), threading.Event()
 
-    def call() -> None:
-        with queue._core.lock:  # in the middle of a call
-            held.set()
-            forked.wait(WAIT_S)
+    class Clock(SystemClock):
+        """Stops a thread in the middle of a call, which has the lock."""
 
-    caller = threading.Thread(target=call)
+        def monotonic(self) -> float:
+            if threading.current_thread().name == "caller":
+                held.set()
+                forked.wait(WAIT_S)
+            return super().monotonic()
+
+    queue = opened(Clock())
+    queue.put_many([b"x", b"y"])
+    item = taken(queue)
+    caller = threading.Thread(target=queue.extend, args=(item,), name="caller")
     caller.start()
     held.wait(WAIT_S)
     child = os.fork()
@@ -421,6 +428,15 @@ def test_a_directory_has_one_owner_who_is_named(directory: Path) -> None:
     assert "LocalQueueServer" in (caught.value.hint or "")
 
 
+def files_of(process: int) -> set[str]:
+    """Return what a process has open."""
+    found = set()
+    for each in list(Path(f"/proc/{process}/fd").iterdir()):
+        with contextlib.suppress(FileNotFoundError):  # that of this list itself
+            found.add(os.readlink(each))
+    return found
+
+
 def test_a_child_of_a_fork_does_not_keep_the_directory(directory: Path) -> None:
     """Nor one that outlives a parent that was killed: it has nothing of the lock."""
     (read_end, write_end), (ready, told) = os.pipe(), os.pipe()
@@ -432,16 +448,16 @@ def test_a_child_of_a_fork_does_not_keep_the_directory(directory: Path) -> None:
         os.read(read_end, 1)  # the parent is done
         os._exit(0)
     os.read(ready, 1)
-    held = os.readlink(f"/proc/self/fd/{queue._core._storage._lock._fd}")  # type: ignore[union-attr, attr-defined]
-    links = [os.readlink(each) for each in list(Path(f"/proc/{child}/fd").iterdir())]
+    of_parent, of_child = files_of(os.getpid()), files_of(child)
     queue.close()
     with LocalQueue(directory):
         pass
     for each in (read_end, write_end, ready, told):
         os.close(each)
     os.waitpid(child, 0)
-    assert held.endswith("@lock")
-    assert held not in links
+    lock = str(directory / "@lock")
+    assert lock in of_parent
+    assert lock not in of_child
 
 
 def test_files_of_others_in_the_directory_do_not_matter(directory: Path) -> None:
@@ -556,7 +572,7 @@ def test_who_waits_in_vain_wakes_nobody_without_an_end(
     waiting = [threading.Thread(target=lambda: drained.append(queue.drain(WAIT_S))) for _ in "ab"]
     for thread in waiting:
         thread.start()
-    spaces = queue._core.spaces
+    spaces = queue._core.base.spaces
     block_until(lambda: len(spaces.line) == 2)
     calls = []
     hand_on = LineOfWakers.hand_on
@@ -683,7 +699,17 @@ def test_a_put_with_a_key_waits_for_what_another_one_comes_to(opened: Open) -> N
 
     thread = threading.Thread(target=first)
     thread.start()
-    block_until(lambda: "k" in queue._core.coming)
+
+    def is_on_its_way() -> bool:
+        try:
+            queue.put(b"other", idempotency_key="k", timeout=0)
+        except TimedOut:
+            return True
+        except BufferFull:
+            return False
+        raise AssertionError("there is room")
+
+    block_until(is_on_its_way)
     second = threading.Thread(
         target=lambda: outcomes.append(queue.put(b"charge", idempotency_key="k"))
     )

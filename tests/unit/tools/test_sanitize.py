@@ -32,8 +32,12 @@ PyMODINIT_FUNC PyInit_fault(void) { return PyModule_Create(&module); }
 
 
 def test_the_compiled_loops_read_and_write_within_their_buffers() -> None:
-    """The short form: the codec's own tests. ``make sanitize`` runs more."""
-    chosen = ["tests/unit/store/records/test_codec.py", "-k", "compiled and not last_whole"]
+    """The short form: tests of the codec and of iterations. ``make sanitize`` runs more."""
+    chosen = [
+        "tests/unit/store/records/test_codec.py",
+        "tests/unit/client/consumer/deliver/test_asking.py",
+    ]
+    chosen += ["-k", "compiled and not last_whole"]
     assert sanitize.run(chosen) == 0
 
 

@@ -1,6 +1,8 @@
-"""``vq local``: a queue inside one process: served to others, looked at, requeued, purged."""
+"""``vq local``: a queue inside one process: served, filled, looked at, requeued, purged."""
 
 import contextlib
+import os
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,9 +11,11 @@ from typing import Any, Final
 import click
 
 from vq.cli.base import text
+from vq.cli.base.input import interruptible
 from vq.cli.base.json_schema import (
     NUMBER,
     TEXT,
+    TRUTH,
     WHOLE,
     mapping,
     maybe,
@@ -20,6 +24,7 @@ from vq.cli.base.json_schema import (
     shows,
     some,
 )
+from vq.cli.base.moments import Delay
 from vq.cli.base.options import (
     Commands,
     Invocation,
@@ -29,6 +34,7 @@ from vq.cli.base.options import (
 )
 from vq.cli.base.output import Output
 from vq.errors import InvalidArgument, Unreachable
+from vq.limits import DELAY_S_MAX, MESSAGE_BYTES_MAX
 from vq.local import (
     DamagedMessages,
     ListedMessage,
@@ -37,6 +43,7 @@ from vq.local import (
     LocalQueueServer,
     MessageStanding,
 )
+from vq.model import Message
 
 _DIRECTORY: Final = click.argument(
     "directory", type=click.Path(file_okay=False, path_type=Path), metavar="DIR"
@@ -56,7 +63,7 @@ _ID: Final = click.option(
 
 @click.group(cls=Commands)
 def local() -> None:
-    """Look at a queue inside one process, and serve it to others.
+    """Look at a queue inside one process, put into it, and serve it to others.
 
     A command opens the queue in DIR itself, or asks the process that serves it. One that a process
     has open without serving it is refused, and its pid named.
@@ -92,6 +99,67 @@ def serve(invocation: Invocation, directory: Path) -> None:
     with LocalQueue(directory) as queue, LocalQueueServer(queue) as server:
         invocation.output.remark(f"serving {len(queue)} message(s) at {server.path}")
         threading.Event().wait()
+
+
+# put ------------------------------------------------------------------------------------------
+@local.command()
+@_DIRECTORY
+@click.argument("content", metavar="CONTENT")
+@click.option("--key", metavar="TEXT", help="Of the message: mailboxes keep its order.")
+@click.option("--tag", metavar="TAG", help="Of the message.")
+@click.option(
+    "--delay",
+    "delay_s",
+    type=Delay(min=0, max=DELAY_S_MAX),
+    metavar="TIME",
+    help="It is given after so many seconds, or so long: 90s, 15m, 2h, 7d.",
+)
+@click.option(
+    "--priority",
+    type=WholeNumber(0, 2),
+    default=0,
+    metavar="N",
+    help="0 to 2: a higher one goes first.  [0]",
+)
+@click.option(
+    "--idempotency-key",
+    metavar="KEY",
+    help="Put nothing if a message with this key was put within the last minutes.",
+)
+@shows(record(put=TRUTH))
+@command_options_without_cluster
+def put(
+    invocation: Invocation,
+    directory: Path,
+    content: str,
+    key: str | None,
+    tag: str | None,
+    delay_s: float | None,
+    priority: int,
+    idempotency_key: str | None,
+) -> None:
+    """Put one message into the queue in DIR, and wait until it is durable.
+
+    CONTENT is what you type, byte by byte; - is all of standard input.
+    """
+    if content == "-":
+        with interruptible(sys.stdin.buffer) as source:
+            data = source.read(MESSAGE_BYTES_MAX + 1)
+    else:
+        data = os.fsencode(content)
+    with _queue(directory) as queue:
+        is_new = queue.put(
+            Message(queue.name, data, tag=tag, key=key),
+            delay_s=delay_s,
+            priority=priority,
+            idempotency_key=idempotency_key,
+        )
+    if invocation.output.as_json:
+        invocation.output.document({"put": is_new})
+    elif is_new:
+        invocation.output.line("put 1 message")
+    else:
+        invocation.output.line(f"put nothing: {idempotency_key!r} was seen already")
 
 
 # list -----------------------------------------------------------------------------------------

@@ -74,6 +74,7 @@ class Pull:
         self._begin = begin
         self._reader: Messages | None = None
         self._task: asyncio.Task[object] | None = None
+        self._latest = 0  # number of the last call that has begun
         self._in_hand = 0  # number of the call whose messages are in hand
         self._given: PulledMessages | None = None  # by the last call; None: nothing is in hand
         self._has_warned = False
@@ -99,6 +100,8 @@ class Pull:
         if self._inbox.closed:
             raise InvalidState(_CLOSED)
         if received is not None:
+            if call < self._latest:  # it was interrupted before it began
+                return []
             await self._end_call()
             self.take_back(received)
         self.warn_if_left()
@@ -107,11 +110,29 @@ class Pull:
         if self._reader is None:
             self._reader = Messages(self._inbox, self._begin)
         self._inbox.enter(self._reader, self._task)
-        try:
-            async with asyncio.timeout(bound):
-                messages = await self._inbox.next_many(max_messages)
-        except TimeoutError:
+        messages = self._inbox.many_at_once(max_messages)
+        if not messages:
+            try:
+                async with asyncio.timeout(bound):
+                    messages = await self._inbox.next_many(max_messages)
+            except TimeoutError:
+                return []
+        return self._hand_out(messages, call)
+
+    def at_once(self, max_messages: int, call: int, received: int) -> list[Message]:
+        """Do what ``get_many`` does if messages are here, and outside of a task; none: await it."""
+        task, reader = self._task, self._reader
+        if reader is None or self._inbox.closed or (task is not None and not task.done()):
             return []
+        self._latest = call
+        self.take_back(received)
+        self.warn_if_left()
+        self._task = None
+        self._inbox.enter(reader, None)
+        messages = self._inbox.many_at_once(max_messages)
+        return self._hand_out(messages, call) if messages else messages
+
+    def _hand_out(self, messages: list[Message], call: int) -> list[Message]:
         self._in_hand = call
         self._given = PulledMessages(messages)
         return self._given
@@ -191,10 +212,13 @@ class ThreadPull:
     def get_many(self, max_messages: int, timeout: float | None) -> list[Message]:
         """See ``MessageConsumer.get_many``."""
         self.check_pulled()
+        bound = _checked(max_messages, timeout)
         call, received = self._enter()
-        messages = self._runtime.run(
-            self._pull.get_many(max_messages, timeout, call=call, received=received)
-        )
+        pull, runtime = self._pull, self._runtime
+        # A task on the loop costs several times what the messages that are here do.
+        messages = runtime.call(lambda: pull.at_once(max_messages, call, received))
+        if not messages:
+            messages = runtime.run(pull.get_many(max_messages, bound, call=call, received=received))
         if not messages:
             with self._lock:  # nothing is in hand: another thread may go on
                 self._owner, self._received = None, call

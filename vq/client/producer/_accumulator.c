@@ -1,10 +1,17 @@
-/* The appender, compiled. vq/client/producer/intake/appender.py has the same in Python and explains it. All of this runs under the interpreter lock. Between the look-up of a topic (and of
- * the space left) and the append, no Python code can run: so a thread that removes a topic and then
- * drains it misses no message, and no byte of the space is counted twice.
+/* The appender, compiled. vq/client/producer/intake/appender.py has the same in Python and explains it.
+ * _future.h has what it appends.
+ *
+ * All of this runs under the interpreter lock. Between the look-up of a topic (and of the space left)
+ * and the append, no Python code can run: so a thread that removes a topic and then drains it misses
+ * no message, and no byte of the space is counted twice.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h>
+#include <time.h>
+
+#include "_future.h"
+#include "_head.h"
 
 /* Fields of vq.model.Message, by position. */
 enum { TOPIC, CONTENT, TAG, KEY, HEADERS, PARTITION, OFFSET, DELIVER_AT = 10, DELAY_S, FIELDS_READ };
@@ -12,26 +19,13 @@ enum { TOPIC, CONTENT, TAG, KEY, HEADERS, PARTITION, OFFSET, DELIVER_AT = 10, DE
 /* vq.limits.TIMEOUT_S_MAX. */
 #define TIMEOUT_S_MAX 1e6
 
-/* Slots of vq.client.future.SendFuture that this file fills. */
-enum {
-    F_CONTENT,
-    F_HEAD,
-    F_CALLBACK,
-    F_APPENDED_AT,
-    F_DEADLINE,
-    F_OUTCOME,
-    F_WAITERS,
-    F_SIZE,
-    F_PARTITION,
-    F_COUNT
-};
-static const char *const future_slots[F_COUNT] = {"content", "head",    "callback",
-                                                  "appended_at", "deadline", "outcome",
-                                                  "waiters", "size",    "partition"};
+/* vq.client.future.ANY_PARTITION. */
+enum { ANY_PARTITION = -1 };
 
 /* Slots of vq.client.producer.queue.topic_queues.TopicQueues that this file reads. */
-enum { Q_APPENDED, Q_PLAIN_BYTES_MAX, Q_COUNT };
-static const char *const queues_slots[Q_COUNT] = {"appended", "plain_bytes_max"};
+enum { Q_APPENDED, Q_PLAIN_BYTES_MAX, Q_USUAL_KEYS, Q_DIRECTED, Q_COUNT };
+static const char *const queues_slots[Q_COUNT] = {"appended", "plain_bytes_max", "usual_keys",
+                                                  "directed"};
 
 typedef struct {
     PyObject_HEAD
@@ -42,8 +36,7 @@ typedef struct {
     PyTypeObject *queues;
     PyObject *topics;        /* dict: topic -> queues */
     PyObject *tag_heads;     /* dict: tag -> head */
-    PyObject *any_partition; /* vq.client.future.ANY_PARTITION */
-    Py_ssize_t future_at[F_COUNT];
+    PyObject *any_partition; /* the object for ANY_PARTITION */
     Py_ssize_t queues_at[Q_COUNT];
     double timeout;
     Py_ssize_t space;
@@ -51,7 +44,12 @@ typedef struct {
     Py_ssize_t overhead; /* bytes counted for a message in addition to its own */
     char awake;
     char closed;
+    char is_system_clock; /* the clock is that of the machine, which needs no call of an object */
 } appender_t;
+
+typedef struct {
+    PyTypeObject *future; /* the base of all futures */
+} module_state_t;
 
 /* Construction --------------------------------------------------------------------------------- */
 
@@ -83,11 +81,30 @@ static int slot_offsets(PyTypeObject *type, const char *const *names, int count,
     return 0;
 }
 
+/* Whether a clock is time.monotonic, on a system whose clock we can read; -1 with an exception. */
+static int is_system_clock(PyObject *clock)
+{
+#ifdef __linux__
+    PyObject *time = PyImport_ImportModule("time");
+    PyObject *monotonic = time ? PyObject_GetAttrString(time, "monotonic") : NULL;
+    int found = monotonic ? clock == monotonic && PyCFunction_Check(clock) : -1;
+    Py_XDECREF(monotonic);
+    Py_XDECREF(time);
+    return found;
+#else
+    (void)clock;
+    return 0;
+#endif
+}
+
 static PyObject *appender_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *message, *future, *queues, *clock, *wake, *tag_heads;
     double timeout;
-    Py_ssize_t space, places, overhead, future_at[F_COUNT], queues_at[Q_COUNT];
+    Py_ssize_t space, places, overhead, queues_at[Q_COUNT];
+    module_state_t *state = PyType_GetModuleState(type);
+    if (!state)
+        return NULL;
     if (kwargs && PyDict_GET_SIZE(kwargs)) {
         PyErr_SetString(PyExc_TypeError, "Appender takes no keyword arguments");
         return NULL;
@@ -100,14 +117,19 @@ static PyObject *appender_new(PyTypeObject *type, PyObject *args, PyObject *kwar
         PyErr_SetString(PyExc_TypeError, "a message must be a tuple");
         return NULL;
     }
-    if (slot_offsets((PyTypeObject *)future, future_slots, F_COUNT, future_at) < 0 ||
+    if (!PyType_IsSubtype((PyTypeObject *)future, state->future)) {
+        PyErr_SetString(PyExc_TypeError, "a future must be derived from FutureFields");
+        return NULL;
+    }
+    int is_system = is_system_clock(clock);
+    if (is_system < 0 ||
         slot_offsets((PyTypeObject *)queues, queues_slots, Q_COUNT, queues_at) < 0)
         return NULL;
     appender_t *self = (appender_t *)type->tp_alloc(type, 0);
     if (!self)
         return NULL;
     self->topics = PyDict_New();
-    self->any_partition = PyLong_FromLong(-1);
+    self->any_partition = PyLong_FromLong(ANY_PARTITION);
     if (!self->topics || !self->any_partition) {
         Py_DECREF(self);
         return NULL;
@@ -118,12 +140,12 @@ static PyObject *appender_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     self->clock = Py_NewRef(clock);
     self->wake = Py_NewRef(wake);
     self->tag_heads = Py_NewRef(tag_heads);
-    memcpy(self->future_at, future_at, sizeof future_at);
     memcpy(self->queues_at, queues_at, sizeof queues_at);
     self->timeout = timeout;
     self->space = space;
     self->places = places;
     self->overhead = overhead;
+    self->is_system_clock = (char)is_system;
     return (PyObject *)self;
 }
 
@@ -157,26 +179,6 @@ static void appender_dealloc(appender_t *self)
 
 /* Appending ------------------------------------------------------------------------------------ */
 
-/* Bytes of a message with this content and head; -1 with an exception. */
-static Py_ssize_t size_of(PyObject *content, PyObject *head)
-{
-    Py_ssize_t size = PyBytes_GET_SIZE(content);
-    if (head != Py_None) {
-        if (!PyTuple_CheckExact(head) || PyTuple_GET_SIZE(head) != 2 ||
-            !PyBytes_CheckExact(PyTuple_GET_ITEM(head, 1))) {
-            PyErr_SetString(PyExc_TypeError, "a head is flag bits and bytes");
-            return -1;
-        }
-        size += PyBytes_GET_SIZE(PyTuple_GET_ITEM(head, 1));
-    }
-    return size;
-}
-
-static void fill(appender_t *self, PyObject *future, int slot, PyObject *value)
-{
-    *(PyObject **)((char *)future + self->future_at[slot]) = Py_NewRef(value);
-}
-
 /* Read a send's time-out in seconds. Return 0 for one that is not plain. */
 static int read_timeout(appender_t *self, PyObject *timeout, double *seconds)
 {
@@ -195,13 +197,22 @@ static int read_timeout(appender_t *self, PyObject *timeout, double *seconds)
     return *seconds >= 0.0 && *seconds <= TIMEOUT_S_MAX; /* NaN is neither */
 }
 
-/* Return a new float: so many seconds after ``now``. */
-static PyObject *deadline_of(PyObject *now, double seconds)
+/* Read the clock; -1 with an exception. */
+static int read_clock(appender_t *self, double *now)
 {
-    double at = PyFloat_AsDouble(now);
-    if (at == -1.0 && PyErr_Occurred())
-        return NULL;
-    return PyFloat_FromDouble(at + seconds);
+#ifdef __linux__
+    struct timespec time;
+    if (self->is_system_clock && !clock_gettime(CLOCK_MONOTONIC, &time)) {
+        *now = ((double)time.tv_sec * 1e9 + (double)time.tv_nsec) / 1e9; /* as CPython rounds */
+        return 0;
+    }
+#endif
+    PyObject *told = PyObject_CallNoArgs(self->clock);
+    if (!told)
+        return -1;
+    *now = PyFloat_AsDouble(told);
+    Py_DECREF(told);
+    return *now == -1.0 && PyErr_Occurred() ? -1 : 0;
 }
 
 /* Whether a message that was not received names a partition. Both defaults are -1, and CPython has
@@ -217,8 +228,9 @@ static PyObject *slot_of(appender_t *self, PyObject *queues, int slot)
     return *(PyObject **)((char *)queues + self->queues_at[slot]);
 }
 
-/* Return a borrowed list to which a content of this size may be appended now; NULL: there is none. */
-static PyObject *open_list(appender_t *self, PyObject *topic, Py_ssize_t size)
+/* Return the queues of a topic (borrowed) to which a content of this size may be appended now; NULL:
+ * there are none. */
+static PyObject *open_queues(appender_t *self, PyObject *topic, Py_ssize_t size)
 {
     PyObject *queues = PyDict_GetItemWithError(self->topics, topic);
     if (!queues || self->closed || self->space <= 0 || self->places <= 0 ||
@@ -228,7 +240,31 @@ static PyObject *open_list(appender_t *self, PyObject *topic, Py_ssize_t size)
     PyObject *most = slot_of(self, queues, Q_PLAIN_BYTES_MAX);
     if (!items || !PyList_CheckExact(items) || !most || !PyLong_CheckExact(most))
         return NULL;
-    return size > PyLong_AsSsize_t(most) ? NULL : items;
+    return size > PyLong_AsSsize_t(most) ? NULL : queues;
+}
+
+/* Choose the partition of a usual key; 0: that is left to others. */
+static int direct(appender_t *self, PyObject *queues, const usual_key_t *key, int *partition)
+{
+    PyObject *partitions = slot_of(self, queues, Q_USUAL_KEYS);
+    if (!partitions || !PyLong_CheckExact(partitions))
+        return 0;
+    Py_ssize_t count = PyLong_AsSsize_t(partitions);
+    if (count > 0)
+        *partition = partition_of(key, count);
+    return count != 0;
+}
+
+/* Append a future that goes to a partition, or to any; -1 with an exception. */
+static int append_to(appender_t *self, PyObject *queues, PyObject *future)
+{
+    if (((future_t *)future)->partition != ANY_PARTITION) {
+        PyObject **directed =
+            (PyObject **)((char *)queues + self->queues_at[Q_DIRECTED]), *before = *directed;
+        *directed = Py_NewRef(Py_True);
+        Py_XDECREF(before); /* a bool */
+    }
+    return PyList_Append(slot_of(self, queues, Q_APPENDED), future);
 }
 
 /* Wake the sender; -1 with an exception. If a signal handler raises, wake the sender nevertheless. */
@@ -248,6 +284,49 @@ static int wake_sender(appender_t *self)
     return -1;
 }
 
+/* Make the future of a message that passes all stages unchanged, without times and partition, and
+ * read its key. Return 0 without one if the message is not plain, -1 with an exception. */
+static int make_plain(appender_t *self, PyObject *message, usual_key_t *key, future_t **made)
+{
+    if (!Py_IS_TYPE(message, self->message) || PyTuple_GET_SIZE(message) < FIELDS_READ)
+        return 0;
+    PyObject *content = PyTuple_GET_ITEM(message, CONTENT), *tag = PyTuple_GET_ITEM(message, TAG);
+    PyObject *headers = PyTuple_GET_ITEM(message, HEADERS), *head = Py_None;
+    properties_t properties;
+    if (!PyUnicode_CheckExact(PyTuple_GET_ITEM(message, TOPIC)) || !PyBytes_CheckExact(content) ||
+        PyTuple_GET_ITEM(message, DELIVER_AT) != Py_None ||
+        PyTuple_GET_ITEM(message, DELAY_S) != Py_None || names_partition(self, message) ||
+        !read_key(PyTuple_GET_ITEM(message, KEY), key))
+        return 0;
+    if (tag != Py_None) {
+        head = PyUnicode_CheckExact(tag) ? PyDict_GetItemWithError(self->tag_heads, tag) : NULL;
+        if (!head)
+            return PyErr_Occurred() ? -1 : 0;
+    }
+    Py_ssize_t size = size_of(content, head);
+    if (size < 0)
+        return -1;
+    if (key->field || headers != Py_None) {
+        if (!encode_properties(key, headers, &properties))
+            return 0;
+        head = head_with(head, &properties);
+        if (!head)
+            return -1;
+        size = size_of(content, head);
+    } else
+        Py_INCREF(head);
+    *made = make_future(self->future); /* a collection may run any code */
+    if (!*made) {
+        Py_DECREF(head);
+        return -1;
+    }
+    (*made)->content = Py_NewRef(content);
+    (*made)->head = head;
+    (*made)->size = size;
+    (*made)->partition = ANY_PARTITION;
+    return 1;
+}
+
 PyDoc_STRVAR(append_doc, "append(message, callback, timeout, /)\n--\n\n"
                          "See vq.client.producer.intake.appender.Appender.append.");
 
@@ -258,69 +337,132 @@ static PyObject *appender_append(appender_t *self, PyObject *const *args, Py_ssi
         return NULL;
     }
     PyObject *message = args[0], *callback = args[1], *timeout = args[2];
-    if (!Py_IS_TYPE(message, self->message) || PyTuple_GET_SIZE(message) < FIELDS_READ)
+    usual_key_t key;
+    future_t *made;
+    double seconds, now;
+    if (!read_timeout(self, timeout, &seconds))
         Py_RETURN_NONE;
-    PyObject *topic = PyTuple_GET_ITEM(message, TOPIC);
-    PyObject *content = PyTuple_GET_ITEM(message, CONTENT);
-    PyObject *tag = PyTuple_GET_ITEM(message, TAG);
-    PyObject *head = Py_None;
-    double seconds;
-    if (!PyUnicode_CheckExact(topic) || !PyBytes_CheckExact(content) ||
-        PyTuple_GET_ITEM(message, KEY) != Py_None || PyTuple_GET_ITEM(message, HEADERS) != Py_None ||
-        PyTuple_GET_ITEM(message, DELIVER_AT) != Py_None ||
-        PyTuple_GET_ITEM(message, DELAY_S) != Py_None ||
-        names_partition(self, message) || !read_timeout(self, timeout, &seconds))
-        Py_RETURN_NONE;
-    if (tag != Py_None) {
-        head = PyUnicode_CheckExact(tag) ? PyDict_GetItemWithError(self->tag_heads, tag) : NULL;
-        if (!head) {
-            if (PyErr_Occurred())
-                return NULL;
-            Py_RETURN_NONE;
-        }
-    }
-    PyObject *future = NULL, *now = NULL, *deadline = NULL, *size = NULL;
-    Py_INCREF(head); /* the calls below may run Python code */
-    Py_ssize_t bytes = size_of(content, head);
-    if (bytes >= 0)
-        size = PyLong_FromSsize_t(bytes);
-    if (size)
-        now = PyObject_CallNoArgs(self->clock);
-    if (now)
-        deadline = deadline_of(now, seconds);
-    if (deadline)
-        future = PyType_GenericAlloc(self->future, 0);
-    if (future) {
-        fill(self, future, F_CONTENT, content);
-        fill(self, future, F_HEAD, head);
-        fill(self, future, F_CALLBACK, callback);
-        fill(self, future, F_APPENDED_AT, now);
-        fill(self, future, F_DEADLINE, deadline);
-        fill(self, future, F_OUTCOME, Py_None);
-        fill(self, future, F_WAITERS, Py_None);
-        fill(self, future, F_SIZE, size);
-        fill(self, future, F_PARTITION, self->any_partition);
-    }
-    Py_DECREF(head);
-    Py_XDECREF(size);
-    Py_XDECREF(now);
-    Py_XDECREF(deadline);
-    if (!future)
+    int is_plain = make_plain(self, message, &key, &made);
+    if (is_plain < 0)
         return NULL;
-    PyObject *items = open_list(self, topic, PyBytes_GET_SIZE(content));
-    if (!items || PyList_Append(items, future) < 0) {
+    if (!is_plain)
+        Py_RETURN_NONE;
+    PyObject *future = (PyObject *)made;
+    if (read_clock(self, &now) < 0) {
+        Py_DECREF(future);
+        return NULL;
+    }
+    made->callback = Py_NewRef(callback);
+    made->appended_at = now;
+    made->deadline = now + seconds;
+    Py_ssize_t size = PyBytes_GET_SIZE(made->content);
+    PyObject *queues = open_queues(self, PyTuple_GET_ITEM(message, TOPIC), size);
+    if (!queues || (key.field && !direct(self, queues, &key, &made->partition)) ||
+        append_to(self, queues, future) < 0) {
         Py_DECREF(future);
         if (PyErr_Occurred())
             return NULL;
         Py_RETURN_NONE;
     }
-    self->space -= bytes + self->overhead;
+    self->space -= made->size + self->overhead;
     self->places--;
     if (!self->awake && wake_sender(self) < 0) {
         Py_DECREF(future);
         return NULL;
     }
     return future;
+}
+
+/* Make the future of one of several messages to a topic, with a partition; see ``make_plain``. */
+static int prepare_one(appender_t *self, PyObject *message, PyObject *queues, int partition,
+                       future_t **made)
+{
+    usual_key_t key;
+    int is_plain = make_plain(self, message, &key, made);
+    if (is_plain <= 0)
+        return is_plain;
+    PyObject *most = slot_of(self, queues, Q_PLAIN_BYTES_MAX);
+    if (!most || !PyLong_CheckExact(most) ||
+        PyBytes_GET_SIZE((*made)->content) > PyLong_AsSsize_t(most) ||
+        (key.field && !direct(self, queues, &key, &(*made)->partition))) {
+        Py_DECREF(*made);
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    if ((*made)->partition == ANY_PARTITION) {
+        (*made)->partition = partition;
+        (*made)->dealt = 1;
+    }
+    return 1;
+}
+
+PyDoc_STRVAR(prepare_doc, "prepare(messages, places, count, size, deadline, queues, partition, /)"
+                          "\n--\n\nSee vq.client.producer.intake.appender.Appender.prepare.");
+
+static PyObject *appender_prepare(appender_t *self, PyObject *args)
+{
+    PyObject *messages, *places, *queues;
+    Py_ssize_t count, most, size = 0;
+    double deadline, now;
+    int partition;
+    if (!PyArg_ParseTuple(args, "O!O!nndO!i:prepare", &PyList_Type, &messages, &PyList_Type, &places,
+                          &count, &most, &deadline, self->queues, &queues, &partition) ||
+        read_clock(self, &now) < 0)
+        return NULL;
+    PyObject *prepared = PyList_New(0);
+    /* Making a future may run any code: look at the lists again each time. */
+    for (Py_ssize_t i = PyList_GET_SIZE(places) - 1; prepared; i--) {
+        if (i < 0 || i >= PyList_GET_SIZE(places) || PyList_GET_SIZE(prepared) >= count ||
+            size >= most)
+            return prepared;
+        Py_ssize_t place = PyLong_AsSsize_t(PyList_GET_ITEM(places, i));
+        if (place == -1 && PyErr_Occurred())
+            break;
+        if (place < 0 || place >= PyList_GET_SIZE(messages)) {
+            PyErr_SetString(PyExc_IndexError, "there is no such message");
+            break;
+        }
+        future_t *made;
+        PyObject *message = Py_NewRef(PyList_GET_ITEM(messages, place));
+        int is_plain = prepare_one(self, message, queues, partition, &made);
+        Py_DECREF(message);
+        if (is_plain < 0)
+            break;
+        if (!is_plain)
+            return prepared;
+        made->appended_at = now;
+        made->deadline = deadline;
+        size += made->size;
+        int failed = PyList_Append(prepared, (PyObject *)made);
+        Py_DECREF(made);
+        if (failed)
+            break;
+    }
+    Py_XDECREF(prepared);
+    return NULL;
+}
+
+PyDoc_STRVAR(one_topic_doc, "one_topic(messages, /)\n--\n\n"
+                            "See vq.client.producer.intake.appender.Appender.one_topic.");
+
+static PyObject *appender_one_topic(appender_t *self, PyObject *messages)
+{
+    PyObject *topic = NULL;
+    if (!PyList_CheckExact(messages) || !PyList_GET_SIZE(messages))
+        Py_RETURN_NONE;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(messages); i++) {
+        PyObject *message = PyList_GET_ITEM(messages, i);
+        if (!Py_IS_TYPE(message, self->message) || PyTuple_GET_SIZE(message) < FIELDS_READ ||
+            PyTuple_GET_ITEM(message, DELIVER_AT) != Py_None ||
+            PyTuple_GET_ITEM(message, DELAY_S) != Py_None)
+            Py_RETURN_NONE;
+        PyObject *of_this = PyTuple_GET_ITEM(message, TOPIC);
+        if (!PyUnicode_CheckExact(of_this))
+            Py_RETURN_NONE;
+        if (topic && topic != of_this && PyUnicode_Compare(topic, of_this))
+            Py_RETURN_NONE;
+        topic = of_this;
+    }
+    return Py_NewRef(topic);
 }
 
 PyDoc_STRVAR(use_doc, "use(size, count, /)\n--\n\n"
@@ -340,6 +482,8 @@ static PyObject *appender_use(appender_t *self, PyObject *args)
 
 static PyMethodDef appender_methods[] = {
     {"append", (PyCFunction)(void (*)(void))appender_append, METH_FASTCALL, append_doc},
+    {"prepare", (PyCFunction)appender_prepare, METH_VARARGS, prepare_doc},
+    {"one_topic", (PyCFunction)appender_one_topic, METH_O, one_topic_doc},
     {"use", (PyCFunction)appender_use, METH_VARARGS, use_doc},
     {NULL, NULL, 0, NULL},
 };
@@ -371,14 +515,124 @@ static PyType_Spec appender_spec = {
     .slots = appender_slots,
 };
 
-static int add_types(PyObject *module)
+/* Lists of futures; see _future.h. */
+static PyTypeObject *futures_of(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &appender_spec, NULL);
+    return ((module_state_t *)PyModule_GetState(module))->future;
+}
+
+PyDoc_STRVAR(columns_doc, "columns(futures, /)\n--\n\nSee vq.client.producer.queue.futures.");
+
+static PyObject *columns(PyObject *module, PyObject *items)
+{
+    if (!PyList_CheckExact(items)) {
+        PyErr_SetString(PyExc_TypeError, "a list of futures is needed");
+        return NULL;
+    }
+    return columns_of(futures_of(module), items);
+}
+
+PyDoc_STRVAR(bytes_of_doc, "bytes_of(futures, /)\n--\n\nSee vq.client.producer.queue.futures.");
+
+static PyObject *bytes_of(PyObject *module, PyObject *items)
+{
+    if (!PyList_CheckExact(items)) {
+        PyErr_SetString(PyExc_TypeError, "a list of futures is needed");
+        return NULL;
+    }
+    Py_ssize_t sum = sum_sizes(futures_of(module), items);
+    return sum < 0 ? NULL : PyLong_FromSsize_t(sum);
+}
+
+PyDoc_STRVAR(divide_doc, "divide(futures, /)\n--\n\nSee vq.client.producer.queue.futures.");
+
+static PyObject *divide(PyObject *module, PyObject *items)
+{
+    if (!PyList_CheckExact(items)) {
+        PyErr_SetString(PyExc_TypeError, "a list of futures is needed");
+        return NULL;
+    }
+    return shares_of(futures_of(module), items);
+}
+
+PyDoc_STRVAR(outcomes_doc, "outcomes(sends, /)\n--\n\nSee vq.client.producer.queue.futures.");
+
+static PyObject *outcomes(PyObject *module, PyObject *sends)
+{
+    if (!PyList_CheckExact(sends)) {
+        PyErr_SetString(PyExc_TypeError, "a list of futures is needed");
+        return NULL;
+    }
+    return outcomes_of(futures_of(module), sends);
+}
+
+PyDoc_STRVAR(tell_doc, "tell(futures, partition, offset, sizes, ids, result, quiet, unasked, report, "
+                       "/)\n--\n\nSee vq.client.producer.queue.futures.");
+
+static PyObject *tell(PyObject *module, PyObject *args)
+{
+    PyObject *items, *sizes, *ids, *type, *quiet;
+    long long offset;
+    telling_t telling = {.base = futures_of(module)};
+    if (!PyArg_ParseTuple(args, "O!O!LO!O!O!O!OO:tell", &PyList_Type, &items, &PyLong_Type,
+                          &telling.partition, &offset, &PyList_Type, &sizes, &PyList_Type, &ids,
+                          &PyType_Type, &type, &PyType_Type, &quiet, &telling.unasked,
+                          &telling.report))
+        return NULL;
+    telling.type = (PyTypeObject *)type;
+    telling.quiet = (PyTypeObject *)quiet;
+    if (!PyType_IsSubtype(telling.type, &PyTuple_Type) ||
+        telling.type->tp_basicsize != PyTuple_Type.tp_basicsize) {
+        PyErr_SetString(PyExc_TypeError, "the type of results is no named tuple");
+        return NULL;
+    }
+    int failed = tell_all(&telling, items, sizes, ids, offset);
+    Py_XDECREF(telling.spare);
+    if (failed)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"columns", columns, METH_O, columns_doc},
+    {"bytes_of", bytes_of, METH_O, bytes_of_doc},
+    {"divide", divide, METH_O, divide_doc},
+    {"outcomes", outcomes, METH_O, outcomes_doc},
+    {"tell", tell, METH_VARARGS, tell_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static int add_type(PyObject *module, PyType_Spec *spec, const char *name, PyTypeObject **kept)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
     if (!type)
         return -1;
-    int added = PyModule_AddObjectRef(module, "Appender", type);
+    int added = PyModule_AddObjectRef(module, name, type);
+    if (kept && !added)
+        *kept = (PyTypeObject *)Py_NewRef(type);
     Py_DECREF(type);
     return added;
+}
+
+static int add_types(PyObject *module)
+{
+    module_state_t *state = PyModule_GetState(module);
+    if (add_type(module, &future_spec, "FutureFields", &state->future) < 0)
+        return -1;
+    return add_type(module, &appender_spec, "Appender", NULL);
+}
+
+static int traverse_module(PyObject *module, visitproc visit, void *arg)
+{
+    Py_VISIT(futures_of(module));
+    return 0;
+}
+
+static int clear_module(PyObject *module)
+{
+    module_state_t *state = PyModule_GetState(module);
+    Py_CLEAR(state->future);
+    return 0;
 }
 
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, add_types}, {0, NULL}};
@@ -386,9 +640,13 @@ static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, add_types}, {0, NULL}};
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "vq.client.producer._accumulator",
-    .m_doc = "The accumulator's append, compiled; see vq.client.producer.intake.appender.",
-    .m_size = 0,
+    .m_doc = "The accumulator's append and lists of futures, compiled; see "
+             "vq.client.producer.intake.appender and vq.client.producer.queue.futures.",
+    .m_size = sizeof(module_state_t),
+    .m_methods = functions,
     .m_slots = module_slots,
+    .m_traverse = traverse_module,
+    .m_clear = clear_module,
 };
 
 PyMODINIT_FUNC PyInit__accumulator(void) { return PyModuleDef_Init(&definition); }

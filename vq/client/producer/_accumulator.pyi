@@ -1,9 +1,13 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from vq.client.future import SendCallback, SendFuture
 from vq.client.producer.intake.stages import Head
 from vq.client.producer.queue.topic_queues import TopicQueues
-from vq.model import Message
+from vq.client.producer.spread.spread import Shares
+from vq.model import Message, SendResult
+
+class FutureFields: ...
 
 class Appender:
     @property
@@ -31,4 +35,33 @@ class Appender:
     def append(
         self, message: Message, callback: SendCallback | None, timeout: float | None, /
     ) -> SendFuture | None: ...
+    def prepare(
+        self,
+        messages: list[Any],
+        places: list[int],
+        count: int,
+        size: int,
+        deadline: float,
+        queues: TopicQueues,
+        partition: int,
+        /,
+    ) -> list[SendFuture]: ...
+    def one_topic(self, messages: list[Any], /) -> str | None: ...
     def use(self, size: int, count: int, /) -> None: ...
+
+def bytes_of(futures: Sequence[SendFuture], /) -> int: ...
+def columns(futures: list[SendFuture], /) -> tuple[list[bytes], list[Head | None], float]: ...
+def divide(futures: list[SendFuture], /) -> Shares[SendFuture] | None: ...
+def outcomes(sends: list[Any], /) -> list[Any]: ...
+def tell(
+    futures: list[SendFuture],
+    partition: int,
+    offset: int,
+    sizes: list[int],
+    ids: list[int],
+    result: type[SendResult],
+    quiet: type[Any],
+    unasked: SendResult,
+    report: Callable[[BaseException], object],
+    /,
+) -> None: ...

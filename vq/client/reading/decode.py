@@ -1,8 +1,8 @@
 """From fetched bytes to messages.
 
-The common kinds of records (plain, with a tag or a key) are read by the loop in
-``store.records.codec``; everything else, errors included, by ``store.records.record.decode_into``,
-which is the reference. A test holds the two against each other.
+The common kinds of records are read by the loop in ``store.records.codec``; everything else, errors
+included, by ``store.records.record.decode_into``, which is the reference. A test holds the two
+against each other.
 
 A compressed record may be a thousand times smaller than its message. So a chunk is decoded in
 steps: no more than ``STEP_BYTES`` are decompressed before the user is done with the last step.
@@ -101,13 +101,13 @@ def decode_messages(
     topic, number = partition
     tags: dict[bytes, str] = {}
     position = start
-    decompressed = 0
+    room = [STEP_BYTES]
     times = [None] if times is None else times
     while True:
-        position = decode_common(data, position, base, topic, number, tags, out, times)
+        position = decode_common(data, position, base, topic, number, tags, out, times, room)
         if len(data) - position < RECORD_HEADER_BYTES:
             break
-        if decompressed >= STEP_BYTES:
+        if room[0] <= 0:
             return position, True
         length = RECORD_HEADER.unpack_from(data, position)[0]
         end = position + RECORD_HEADER_BYTES + length
@@ -120,7 +120,7 @@ def decode_messages(
                 error.details.setdefault("offset", record.offset)
                 raise
             out.append(message)
-            decompressed += len(message.content)
+            room[0] -= len(message.content)
         if read_to == base + position:
             break  # the record goes on in the next chunk
         if not records:  # a control record of a later version: it may begin a batch

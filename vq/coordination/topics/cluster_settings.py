@@ -14,15 +14,11 @@ from vq.coordination.tree.coordinator import (
     Check,
     ConnectionLost,
     Coordinator,
-    Create,
-    Node,
-    NoNode,
-    Operation,
-    Set,
     Stat,
 )
 from vq.coordination.tree.reading import in_grace, read_summary
-from vq.coordination.tree.update import TRIES_MAX, update
+from vq.coordination.tree.single import change_single, read_single
+from vq.coordination.tree.update import TRIES_MAX
 from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.coordination.tree.values.topics import IN_GRACE
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
@@ -35,12 +31,8 @@ Change = Callable[[ClusterSettings], ClusterSettings]
 
 async def read_settings(coordinator: Coordinator) -> ClusterSettings:
     """Return the settings; the defaults where no operator wrote any."""
-    path = ClusterSettings.path()
-    try:
-        node = await coordinator.get(path)
-    except NoNode:
-        return ClusterSettings()
-    return ClusterSettings.decode(path, node.data)
+    found = await read_single(coordinator, ClusterSettings)
+    return ClusterSettings() if found is None else found[0]
 
 
 async def change_settings(coordinator: Coordinator, change: Change) -> ClusterSettings:
@@ -50,22 +42,15 @@ async def change_settings(coordinator: Coordinator, change: Change) -> ClusterSe
         InvalidArgument: Producers could not create topics with these settings.
     """
     known = await groups(coordinator)
-    path = ClusterSettings.path()
-    made = ClusterSettings()
 
-    def decide(node: Node | None) -> list[Operation]:
-        nonlocal made
-        before = ClusterSettings() if node is None else ClusterSettings.decode(path, node.data)
+    def checked(before: ClusterSettings) -> ClusterSettings:
         made = change(before)
         _check(made, known)
-        if made == before:
-            return []
-        if node is None:
-            return [Create(path, made.encode())]
-        return [Set(path, made.encode(), node.stat.version)]
+        return made
 
-    await update(coordinator, path, decide, what="the settings of the cluster")
-    return made
+    return await change_single(
+        coordinator, ClusterSettings, checked, what="the settings of the cluster"
+    )
 
 
 def _check(settings: ClusterSettings, known: Sequence[GroupView]) -> None:

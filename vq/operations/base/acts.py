@@ -32,6 +32,7 @@ from vq.client.cluster import ClusterClient
 from vq.coordination.tree.acls import acl_of
 from vq.coordination.tree.coordinator import NoNode, Unreadable
 from vq.coordination.tree.paths import ACTS
+from vq.coordination.tree.single import read_single
 from vq.coordination.tree.values.access import AccessList
 from vq.coordination.tree.values.audit import ActOutcome, ActRecord
 from vq.coordination.tree.values.brokers import BrokerGroup
@@ -341,13 +342,8 @@ class _Recorded:
     async def _set_acl(self, path: str) -> None:
         """Give a node the ACL that holds now: this client may not have heard of it yet."""
         coordinator = self._cluster.coordinator
-        try:
-            node = await coordinator.get(Identities.path())
-        except NoNode:
-            identities = None
-        else:
-            identities = Identities.decode(Identities.path(), node.data)
-        await coordinator.set_acl(path, acl_of(path, identities))
+        found = await read_single(coordinator, Identities)
+        await coordinator.set_acl(path, acl_of(path, None if found is None else found[0]))
 
     async def _state(self) -> str:
         """Return what there is of the subject now; "": nothing."""

@@ -22,6 +22,7 @@ from vq.coordination.tree.coordinator import (
 )
 from vq.coordination.tree.paths import BROKERS, SECURITY, SLOTS, TOPICS
 from vq.coordination.tree.reading import gather_all
+from vq.coordination.tree.single import read_single
 from vq.coordination.tree.update import update
 from vq.coordination.tree.values.identities import Identities
 from vq.coordination.tree.values.slots import SlotCounter
@@ -100,11 +101,8 @@ async def identities_of(cluster: ClusterClient) -> Identities | None:
     Raises:
         CoordinationError: ZooKeeper cannot be asked, or this client may not read it.
     """
-    try:
-        node = await cluster.coordinator.get(Identities.path())
-    except NoNode:
-        return None
-    return Identities.decode(Identities.path(), node.data)
+    found = await read_single(cluster.coordinator, Identities)
+    return None if found is None else found[0]
 
 
 async def plan_secure_tree(cluster: ClusterClient, identities: Identities | None) -> SecuredTree:

@@ -21,7 +21,9 @@
 enum { MESSAGE_FIELDS = 12, RECORD_FIELDS = 7 };
 /* Of a batch's control record: version and size of its payload, and where its append time is. */
 enum { CONTROL_VERSION = 1, CONTROL_PAYLOAD = 68, APPEND_TIME_AT = 32 };
-enum { KEY_BYTES_SHORT = 127 };
+enum { COMPRESSION = 0x70, COMPRESSION_SHIFT = 4 };
+/* So many texts of headers, names and values, are compared with those of the message before. */
+enum { TEXTS_KEPT = 16 };
 
 /* MD5 ------------------------------------------------------------------------------------------ */
 
@@ -115,6 +117,40 @@ static uint32_t digest_one(const text_t *text)
     return state[0];
 }
 
+typedef uint32_t four_t __attribute__((vector_size(16)));
+
+#if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
+#define PICK(one, other, a, b, c, d) __builtin_shufflevector(one, other, a, b, c, d)
+#else
+#define PICK(one, other, a, b, c, d) __builtin_shuffle(one, other, (four_t){a, b, c, d})
+#endif
+
+static inline four_t four_at(const uint8_t *at)
+{
+    four_t four;
+    memcpy(&four, at, sizeof four);
+    return four;
+}
+
+/* Put one block of each lane into words side by side, four by four: word by word takes longer than the
+ * steps of MD5. */
+static inline __attribute__((always_inline)) void gather_words(const uint8_t *const blocks[LANES],
+                                                               lanes_t x[16])
+{
+    for (int lane = 0; lane < LANES; lane += 4)
+        for (int word = 0; word < 16; word += 4) {
+            four_t a = four_at(blocks[lane] + 4 * word), b = four_at(blocks[lane + 1] + 4 * word);
+            four_t c = four_at(blocks[lane + 2] + 4 * word), d = four_at(blocks[lane + 3] + 4 * word);
+            four_t ab = PICK(a, b, 0, 4, 1, 5), cd = PICK(c, d, 0, 4, 1, 5);
+            four_t ab_behind = PICK(a, b, 2, 6, 3, 7), cd_behind = PICK(c, d, 2, 6, 3, 7);
+            four_t words[4] = {PICK(ab, cd, 0, 1, 4, 5), PICK(ab, cd, 2, 3, 6, 7),
+                               PICK(ab_behind, cd_behind, 0, 1, 4, 5),
+                               PICK(ab_behind, cd_behind, 2, 3, 6, 7)};
+            for (int i = 0; i < 4; i++)
+                memcpy((uint8_t *)&x[word + i] + 4 * lane, &words[i], sizeof words[i]);
+        }
+}
+
 /* The same for LANES texts of similar size, side by side. A lane that has ended goes on over its last
  * block; what it gave was kept. */
 FOR_THIS_PROCESSOR
@@ -131,13 +167,12 @@ static void digest_lanes(const text_t texts[LANES], size_t blocks_max, uint32_t 
         for (int lane = 0; lane < LANES; lane++)
             state[i][lane] = START[i];
     for (size_t number = 0; number < blocks_max; number++) {
+        const uint8_t *blocks[LANES];
         for (int lane = 0; lane < LANES; lane++) {
             size_t own = number < counts[lane] ? number : counts[lane] - 1;
-            uint32_t words[16];
-            memcpy(words, block_at(&texts[lane], tails[lane], own), BLOCK);
-            for (int i = 0; i < 16; i++)
-                x[i][lane] = words[i];
+            blocks[lane] = block_at(&texts[lane], tails[lane], own);
         }
+        gather_words(blocks, x);
         compress_lanes(state, x);
         for (int lane = 0; lane < LANES; lane++)
             if (number + 1 == counts[lane])
@@ -228,6 +263,19 @@ static Py_ssize_t measure(PyObject *contents, PyObject *heads, PyObject *ids, Py
     return total;
 }
 
+/* Read an id; -1 with an exception. The first way is the faster one. */
+static int read_id(PyObject *number, unsigned long long *id)
+{
+    int overflows;
+    long found = PyLong_AsLongAndOverflow(number, &overflows);
+    if (found >= 0) {
+        *id = (unsigned long long)found;
+        return 0;
+    }
+    *id = PyLong_AsUnsignedLongLong(number);
+    return *id == (unsigned long long)-1 && PyErr_Occurred() ? -1 : 0;
+}
+
 static int write_records(PyObject *contents, PyObject *heads, PyObject *ids, uint8_t *to, text_t *texts)
 {
     Py_ssize_t count = PyList_GET_SIZE(contents);
@@ -236,8 +284,8 @@ static int write_records(PyObject *contents, PyObject *heads, PyObject *ids, uin
         uint32_t flag;
         uint8_t *body = to + HEADER_BYTES;
         size_t size = 0;
-        unsigned long long id = PyLong_AsUnsignedLongLong(PyList_GET_ITEM(ids, i));
-        if (id == (unsigned long long)-1 && PyErr_Occurred())
+        unsigned long long id;
+        if (read_id(PyList_GET_ITEM(ids, i), &id) < 0)
             return -1;
         if (read_head(PyList_GET_ITEM(heads, i), &flag, &before) < 0)
             return -1;
@@ -390,13 +438,23 @@ failed:
 
 /* Decoding ------------------------------------------------------------------------------------- */
 
+/* The headers that were read last, as they lie in the data and as Python has them: most messages have
+ * the names of the message before, and many have some of its values. */
+typedef struct {
+    text_t texts[TEXTS_KEPT];
+    PyObject *made[TEXTS_KEPT];
+} headers_t;
+
 typedef struct {
     PyObject *topic, *partition, *tags, *out, *read_properties;
+    PyObject *decompress, *corrupt; /* and the class of its errors */
     PyObject *appended; /* append time of the batch at hand, or None */
     PyTypeObject *type;
     int gives_records; /* and not messages: only data, base, out, appended and type count */
     const uint8_t *data;
     long long base;
+    long long room; /* so many bytes may be decompressed still; the last content may exceed it */
+    headers_t headers;
 } reader_t;
 
 /* Return the tag of a body as text (borrowed from the tags seen so far), or NULL: with an exception,
@@ -422,45 +480,61 @@ static PyObject *tag_of(const reader_t *reader, const uint8_t *tag, Py_ssize_t s
     return text;
 }
 
-/* Return the integer (a new reference) whose zigzag varint is the whole text, or NULL: with an
- * exception, or without one when the text is something else. */
-static PyObject *integer_of(const uint8_t *data, size_t size)
+/* Return a key as Python has it (a new reference), or NULL with an exception. */
+static PyObject *key_of(const properties_t *properties)
 {
-    uint64_t value = 0;
-    if (size > VARINT_BYTES_MAX || (size == VARINT_BYTES_MAX && data[size - 1] > 1))
-        return NULL;
-    for (size_t i = 0; i < size; i++) {
-        if ((data[i] < 0x80) != (i == size - 1))
-            return NULL;
-        value |= (uint64_t)(data[i] & 0x7f) << 7 * i;
+    const char *text = (const char *)properties->key.data;
+    Py_ssize_t size = (Py_ssize_t)properties->key.size;
+    switch (properties->kind) {
+    case KIND_TEXT:
+        return PyUnicode_DecodeUTF8(text, size, NULL);
+    case KIND_BYTES:
+        return PyBytes_FromStringAndSize(text, size);
+    case KIND_INT:
+        return PyLong_FromLongLong(properties->number);
+    default:
+        return Py_NewRef(Py_None);
     }
-    return PyLong_FromLongLong((int64_t)(value >> 1 ^ (~(value & 1) + 1)));
 }
 
-/* Return the key (a new reference) of properties that have nothing but a short one, or NULL: with an
- * exception, or without one when there is more to them. */
-static PyObject *key_of(const text_t *properties)
+/* Return a name or a value of headers (a new reference), the number-th text of them, or NULL with an
+ * exception. */
+static PyObject *text_of(headers_t *last, size_t number, const text_t *text)
 {
-    const uint8_t *data = properties->data;
-    if (properties->size >= 2 && data[0] == KEY_INT_FIELD)
-        return integer_of(data + 1, properties->size - 1);
-    if (properties->size < 3 || properties->size > 2 + KEY_BYTES_SHORT ||
-        data[1] != properties->size - 2)
-        return NULL;
-    if (data[0] == KEY_BYTES_FIELD)
-        return PyBytes_FromStringAndSize((const char *)data + 2, data[1]);
-    if (data[0] != KEY_FIELD)
-        return NULL;
-    PyObject *key = PyUnicode_DecodeUTF8((const char *)data + 2, data[1], NULL);
-    if (!key && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError))
-        PyErr_Clear();
-    return key;
+    int is_kept = number < TEXTS_KEPT;
+    if (is_kept && last->made[number] && last->texts[number].size == text->size &&
+        !memcmp(last->texts[number].data, text->data, text->size))
+        return Py_NewRef(last->made[number]);
+    PyObject *made = PyUnicode_DecodeUTF8((const char *)text->data, (Py_ssize_t)text->size, NULL);
+    if (made && is_kept) {
+        last->texts[number] = *text;
+        Py_XSETREF(last->made[number], Py_NewRef(made));
+    }
+    return made;
 }
 
-/* Have Python read properties that have more than a short key. Returns 1 with two new references, 0 if
+/* Return headers as Python has them (a new reference), or NULL with an exception. */
+static PyObject *headers_of(headers_t *last, const properties_t *properties)
+{
+    if (!properties->entries)
+        return Py_NewRef(Py_None);
+    text_t from = properties->headers, name, text;
+    PyObject *headers = PyDict_New();
+    for (size_t i = 0; headers && i < properties->entries && cut_entry(&from, &name, &text); i++) {
+        PyObject *key = text_of(last, 2 * i, &name);
+        PyObject *value = key ? text_of(last, 2 * i + 1, &text) : NULL;
+        if (!value || PyDict_SetItem(headers, key, value) < 0)
+            Py_CLEAR(headers);
+        Py_XDECREF(key);
+        Py_XDECREF(value);
+    }
+    return headers;
+}
+
+/* Have Python read properties that no vq has written so. Returns 1 with two new references, 0 if
  * they are none, -1 with an exception. */
-static int read_properties(const reader_t *reader, const text_t *properties, PyObject **key,
-                           PyObject **headers)
+static int ask_for_properties(const reader_t *reader, const text_t *properties, PyObject **key,
+                              PyObject **headers)
 {
     PyObject *data =
         PyBytes_FromStringAndSize((const char *)properties->data, (Py_ssize_t)properties->size);
@@ -479,17 +553,59 @@ static int read_properties(const reader_t *reader, const text_t *properties, PyO
     return is_pair;
 }
 
+/* Take the properties off the front of a body. Returns as ask_for_properties does. */
+static int take_properties(reader_t *reader, text_t *body, PyObject **key, PyObject **headers)
+{
+    text_t field;
+    properties_t properties;
+    if (!cut_field(body, &field))
+        return 0;
+    if (!read_properties(field, &properties))
+        return ask_for_properties(reader, &field, key, headers);
+    *key = key_of(&properties);
+    *headers = *key ? headers_of(&reader->headers, &properties) : NULL;
+    return *headers ? 1 : -1;
+}
+
+/* Return the content of a message (a new reference), or NULL: with an exception, or without one when
+ * it cannot be had here. */
+static PyObject *content_of(reader_t *reader, const text_t *body, uint32_t kind)
+{
+    PyObject *payload = PyBytes_FromStringAndSize((const char *)body->data, (Py_ssize_t)body->size);
+    if (!kind || !payload)
+        return payload;
+    PyObject *number = PyLong_FromUnsignedLong(kind);
+    PyObject *args[] = {NULL, payload, number};
+    PyObject *content = number ? PyObject_Vectorcall(reader->decompress, args + 1,
+                                                     2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL)
+                               : NULL;
+    Py_XDECREF(number);
+    Py_DECREF(payload);
+    if (!content && PyErr_ExceptionMatches(reader->corrupt))
+        PyErr_Clear();
+    if (content && !PyBytes_CheckExact(content)) {
+        PyErr_SetString(PyExc_TypeError, "decompress returns bytes");
+        Py_CLEAR(content);
+    }
+    if (content)
+        reader->room -= (long long)PyBytes_GET_SIZE(content);
+    return content;
+}
+
 /* Append one verified record as a message. Returns 1, 0 if it is none of the common kinds after all,
  * -1 with an exception. */
-static int append_message(const reader_t *reader, const uint8_t *head)
+static int append_message(reader_t *reader, const uint8_t *head)
 {
     uint32_t length = load_u32(head), flag = load_u32(head + FLAG_AT);
+    uint32_t kind = (flag & COMPRESSION) >> COMPRESSION_SHIFT;
     text_t body = {head + HEADER_BYTES, length}, field;
-    PyObject *tag = Py_None, *key = NULL, *headers = NULL;
+    PyObject *tag = Py_None, *key = NULL, *headers = NULL, *content;
     long long offset, next_offset;
     if (__builtin_add_overflow(reader->base, (long long)(head - reader->data), &offset) ||
         __builtin_add_overflow(offset, HEADER_BYTES + (long long)length, &next_offset))
         return 0; /* Python's integers have no bound */
+    if (kind && reader->room <= 0)
+        return 0;
     if (flag & TAG) {
         if (!cut_field(&body, &field))
             return 0;
@@ -497,19 +613,17 @@ static int append_message(const reader_t *reader, const uint8_t *head)
         if (!tag)
             return PyErr_Occurred() ? -1 : 0;
     }
-    Py_INCREF(tag); /* reading properties may run any code, also such that changes the tags */
-    if (flag & PROPERTIES) {
-        int found = cut_field(&body, &field);
-        if (found && !(key = key_of(&field)))
-            found = PyErr_Occurred() ? -1 : read_properties(reader, &field, &key, &headers);
-        if (found != 1) {
-            Py_DECREF(tag);
-            return found;
-        }
+    Py_INCREF(tag); /* what follows may run any code, also such that changes the tags */
+    int found = flag & PROPERTIES ? take_properties(reader, &body, &key, &headers) : 1;
+    if (found != 1 || !(content = content_of(reader, &body, kind))) {
+        Py_DECREF(tag);
+        Py_XDECREF(key);
+        Py_XDECREF(headers);
+        return PyErr_Occurred() ? -1 : 0;
     }
     PyObject *fields[MESSAGE_FIELDS] = {
         Py_NewRef(reader->topic),
-        PyBytes_FromStringAndSize((const char *)body.data, (Py_ssize_t)body.size),
+        content,
         tag,
         key ? key : Py_NewRef(Py_None),
         headers ? headers : Py_NewRef(Py_None),
@@ -560,6 +674,11 @@ static int append_record(const reader_t *reader, const uint8_t *head)
     return failed ? -1 : 1;
 }
 
+/* Which records a loop takes: messages with no other bits in their flags, and control records. */
+typedef struct {
+    uint32_t common, control, control_size;
+} kinds_t;
+
 /* Records that follow one another: what the checksums of the common ones and of the control records
  * among them cover. */
 typedef struct {
@@ -585,8 +704,8 @@ static void digest_group(group_t *group)
 
 /* Take the next common records and control records from *position on into the group, with their
  * digests; return how many. *position comes to stand behind the last one. */
-static int gather(const uint8_t *data, Py_ssize_t size, Py_ssize_t *position, uint32_t control_flag,
-                  uint32_t control_size, group_t *group)
+static int gather(const uint8_t *data, Py_ssize_t size, Py_ssize_t *position, const kinds_t *kinds,
+                  group_t *group)
 {
     group->message_count = group->control_count = 0;
     while (group->message_count < LANES && group->control_count < LANES &&
@@ -595,11 +714,11 @@ static int gather(const uint8_t *data, Py_ssize_t size, Py_ssize_t *position, ui
         uint32_t length = load_u32(head), flag = load_u32(head + FLAG_AT);
         if ((Py_ssize_t)length > size - *position - HEADER_BYTES)
             break;
-        if (flag <= (TAG | PROPERTIES)) {
+        if (!(flag & ~kinds->common)) {
             group->batches[group->message_count] = group->control_count;
             group->messages[group->message_count++] =
                 (text_t){head + ID_AT, HEADER_BYTES - ID_AT + (size_t)length};
-        } else if (flag == control_flag && length == control_size && !load_u64(head + ID_AT))
+        } else if (flag == kinds->control && length == kinds->control_size && !load_u64(head + ID_AT))
             group->controls[group->control_count++] = (text_t){head + HEADER_BYTES, length};
         else
             break;
@@ -668,17 +787,18 @@ static const uint8_t *append_group(reader_t *reader, const group_t *group, const
 
 PyDoc_STRVAR(decode_common_doc,
              "decode_common(data, position, base, topic, partition, message, tags, out, "
-             "read_properties, control_flag, control_size, times=None, /)\n--\n\n"
+             "read_properties, control_flag, control_size, times=None, room=None, decompress=None, "
+             "corrupt=None, /)\n--\n\n"
              "See vq.store.records.codec.");
 
 /* Decode from a position on; NULL with an exception. */
 static const uint8_t *decode_from(reader_t *reader, Py_ssize_t position, Py_ssize_t size,
-                                  uint32_t control_flag, uint32_t control_size)
+                                  const kinds_t *kinds)
 {
     for (;;) {
         group_t group;
         Py_ssize_t behind = position;
-        if (!gather(reader->data, size, &behind, control_flag, control_size, &group))
+        if (!gather(reader->data, size, &behind, kinds, &group))
             return reader->data + behind;
         const uint8_t *end = append_group(reader, &group, reader->data + behind);
         if (end != reader->data + behind)
@@ -687,22 +807,49 @@ static const uint8_t *decode_from(reader_t *reader, Py_ssize_t position, Py_ssiz
     }
 }
 
+/* Return the one element of a list, borrowed; None for no list. NULL with an exception. */
+static PyObject *only_one(PyObject *list, const char *name)
+{
+    if (list == Py_None)
+        return Py_None;
+    if (PyList_CheckExact(list) && PyList_GET_SIZE(list) == 1)
+        return PyList_GET_ITEM(list, 0);
+    PyErr_Format(PyExc_TypeError, "%s is a list of one element, or None", name);
+    return NULL;
+}
+
+/* Put a value, of which this takes the reference, into a list of one element. Code that ran meanwhile
+ * may have changed the list. Returns -1 with an exception. */
+static int give_back(PyObject *list, PyObject *value)
+{
+    if (!value)
+        return -1;
+    if (list != Py_None && PyList_GET_SIZE(list) == 1)
+        return PyList_SetItem(list, 0, value);
+    Py_DECREF(value);
+    return 0;
+}
+
 static PyObject *decode_common(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *data, *type, *times = Py_None;
+    PyObject *data, *type, *times = Py_None, *rooms = Py_None, *time, *room;
     Py_ssize_t position;
-    unsigned int control_flag, control_size;
-    reader_t reader;
-    if (!PyArg_ParseTuple(args, "SnLOOOOOOII|O:decode_common", &data, &position, &reader.base,
+    kinds_t kinds = {.common = TAG | PROPERTIES};
+    reader_t reader = {.decompress = Py_None, .corrupt = Py_None};
+    if (!PyArg_ParseTuple(args, "SnLOOOOOOII|OOOO:decode_common", &data, &position, &reader.base,
                           &reader.topic, &reader.partition, &type, &reader.tags, &reader.out,
-                          &reader.read_properties, &control_flag, &control_size, &times))
+                          &reader.read_properties, &kinds.control, &kinds.control_size, &times,
+                          &rooms, &reader.decompress, &reader.corrupt))
         return NULL;
-    if (check_reader(&reader, type) < 0)
+    if (check_reader(&reader, type) < 0 || !(time = only_one(times, "times")) ||
+        !(room = only_one(rooms, "room")))
         return NULL;
-    if (times != Py_None && (!PyList_CheckExact(times) || PyList_GET_SIZE(times) != 1)) {
-        PyErr_SetString(PyExc_TypeError, "times is a list of one append time, or None");
-        return NULL;
+    if (rooms != Py_None) {
+        reader.room = PyLong_AsLongLong(room);
+        if (reader.room == -1 && PyErr_Occurred())
+            return NULL;
+        kinds.common |= COMPRESSION;
     }
     Py_ssize_t size = PyBytes_GET_SIZE(data);
     if (position < 0 || position > size) {
@@ -710,18 +857,23 @@ static PyObject *decode_common(PyObject *module, PyObject *args)
         return NULL;
     }
     reader.type = (PyTypeObject *)type;
-    reader.gives_records = 0;
     reader.data = (const uint8_t *)PyBytes_AS_STRING(data);
-    reader.appended = Py_NewRef(times == Py_None ? Py_None : PyList_GET_ITEM(times, 0));
-    const uint8_t *end = decode_from(&reader, position, size, control_flag, control_size);
-    /* Takes the reference. Reading properties may run any code: the list may be shorter now. */
-    if (times != Py_None && PyList_GET_SIZE(times) == 1) {
-        if (PyList_SetItem(times, 0, reader.appended) < 0)
-            return NULL;
-    } else {
-        Py_DECREF(reader.appended);
+    reader.appended = Py_NewRef(time);
+    const uint8_t *end = decode_from(&reader, position, size, &kinds);
+    for (int i = 0; i < TEXTS_KEPT; i++)
+        Py_XDECREF(reader.headers.made[i]);
+    if (!end) {
+        PyObject *error, *value, *trace;
+        PyErr_Fetch(&error, &value, &trace);
+        if (give_back(times, reader.appended) < 0)
+            PyErr_Clear();
+        PyErr_Restore(error, value, trace);
+        return NULL;
     }
-    return end ? PyLong_FromSsize_t(end - reader.data) : NULL;
+    if (give_back(times, reader.appended) < 0 ||
+        (rooms != Py_None && give_back(rooms, PyLong_FromLongLong(reader.room)) < 0))
+        return NULL;
+    return PyLong_FromSsize_t(end - reader.data);
 }
 
 PyDoc_STRVAR(decode_records_doc,
@@ -732,17 +884,17 @@ static PyObject *decode_records(PyObject *module, PyObject *args)
 {
     (void)module;
     PyObject *data, *type;
-    unsigned int control_flag, control_size;
+    kinds_t kinds = {.common = TAG | PROPERTIES};
     reader_t reader = {.gives_records = 1};
     if (!PyArg_ParseTuple(args, "SLOO!II:decode_records", &data, &reader.base, &type, &PyList_Type,
-                          &reader.out, &control_flag, &control_size))
+                          &reader.out, &kinds.control, &kinds.control_size))
         return NULL;
     if (check_type(type) < 0)
         return NULL;
     reader.type = (PyTypeObject *)type;
     reader.data = (const uint8_t *)PyBytes_AS_STRING(data);
     reader.appended = Py_NewRef(Py_None);
-    const uint8_t *end = decode_from(&reader, 0, PyBytes_GET_SIZE(data), control_flag, control_size);
+    const uint8_t *end = decode_from(&reader, 0, PyBytes_GET_SIZE(data), &kinds);
     Py_DECREF(reader.appended);
     return end ? PyLong_FromSsize_t(end - reader.data) : NULL;
 }
@@ -757,8 +909,8 @@ static PyObject *intact(PyObject *module, PyObject *args)
     (void)module;
     Py_buffer data;
     Py_ssize_t position;
-    unsigned int control_flag, control_size;
-    if (!PyArg_ParseTuple(args, "y*nII:intact", &data, &position, &control_flag, &control_size))
+    kinds_t kinds = {.common = TAG | PROPERTIES};
+    if (!PyArg_ParseTuple(args, "y*nII:intact", &data, &position, &kinds.control, &kinds.control_size))
         return NULL;
     if (position < 0 || position > data.len) {
         PyBuffer_Release(&data);
@@ -768,7 +920,7 @@ static PyObject *intact(PyObject *module, PyObject *args)
     const uint8_t *damaged = NULL;
     group_t group;
     while (!damaged &&
-           gather(data.buf, data.len, &position, control_flag, control_size, &group)) {
+           gather(data.buf, data.len, &position, &kinds, &group)) {
         damaged = group.damaged;
         for (int i = group.message_count - 1; i >= 0; i--) {
             const uint8_t *head = group.messages[i].data - ID_AT;

@@ -22,6 +22,9 @@ def decode_common(
     control_flag: int,
     control_size: int,
     times: list[int | None] | None = None,
+    room: list[int] | None = None,
+    decompress: Callable[[bytes, int], bytes] | None = None,
+    corrupt: type[Exception] | None = None,
     /,
 ) -> int: ...
 def decode_records(

@@ -16,9 +16,7 @@
 
 #include "_records.h"
 
-enum { HEADERS_FIELD = 0x12, ENTRY_KEY = 0x0a, ENTRY_VALUE = 0x12, LENGTH_BYTES_MAX = 3 };
 enum { DIGITS_MAX = 24, TAGS_MAX = 64 };
-enum { KIND_NONE, KIND_TEXT, KIND_BYTES, KIND_INT };
 
 /* One bytearray that grows. */
 typedef struct {
@@ -53,9 +51,9 @@ typedef struct {
 /* One message, taken apart; all texts lie in the record. */
 typedef struct {
     unsigned long long offset, id;
-    text_t tag, key, headers, value;
-    int has_tag, kind;
-    size_t entries;
+    text_t tag, value;
+    properties_t properties; /* an integer as a key is in digits, too, which are its text */
+    int has_tag;
     char digits[DIGITS_MAX];
 } row_t;
 
@@ -106,114 +104,6 @@ static inline int put_bit(buffer_t *bits, size_t row, int bit)
     return 0;
 }
 
-/* Properties ------------------------------------------------------------------------------------- */
-
-/* Cut a text with the varint of its length before it off the front. Returns 0 if there is none. */
-static int cut_short(text_t *from, text_t *text)
-{
-    size_t size = 0, at = 0;
-    for (;; at++) {
-        if (at == LENGTH_BYTES_MAX || at == from->size)
-            return 0;
-        size |= (size_t)(from->data[at] & 0x7f) << 7 * at;
-        if (from->data[at] < 0x80)
-            break;
-    }
-    at++;
-    if (size > from->size - at)
-        return 0;
-    *text = (text_t){from->data + at, size};
-    from->data += at + size;
-    from->size -= at + size;
-    return 1;
-}
-
-/* Cut the zigzag varint of an integer off the front; write its decimal digits as the key. */
-static int cut_integer(text_t *from, row_t *row)
-{
-    uint64_t value = 0;
-    size_t at = 0;
-    for (;; at++) {
-        if (at == VARINT_BYTES_MAX || at == from->size)
-            return 0;
-        if (at == VARINT_BYTES_MAX - 1 && from->data[at] > 1)
-            return 0;
-        value |= (uint64_t)(from->data[at] & 0x7f) << 7 * at;
-        if (from->data[at] < 0x80)
-            break;
-    }
-    from->data += at + 1;
-    from->size -= at + 1;
-    long long number = (int64_t)(value >> 1 ^ (~(value & 1) + 1));
-    row->key = (text_t){(const uint8_t *)row->digits,
-                        (size_t)snprintf(row->digits, sizeof row->digits, "%lld", number)};
-    row->kind = KIND_INT;
-    return 1;
-}
-
-/* Take one header apart: its name, then its value, and nothing else. */
-static int cut_entry(text_t *from, text_t *name, text_t *text)
-{
-    text_t entry;
-    if (!from->size || from->data[0] != HEADERS_FIELD)
-        return 0;
-    from->data++, from->size--;
-    if (!cut_short(from, &entry) || !entry.size || entry.data[0] != ENTRY_KEY)
-        return 0;
-    entry.data++, entry.size--;
-    if (!cut_short(&entry, name) || !entry.size || entry.data[0] != ENTRY_VALUE)
-        return 0;
-    entry.data++, entry.size--;
-    return cut_short(&entry, text) && !entry.size;
-}
-
-static int is_below(const text_t *one, const text_t *other)
-{
-    size_t least = one->size < other->size ? one->size : other->size;
-    int order = memcmp(one->data, other->data, least);
-    return order < 0 || (order == 0 && one->size < other->size);
-}
-
-/* Take properties apart: a key at most, and headers in rising order of their names, as vq writes
- * them. Returns 0 for anything else. */
-static int read_properties(text_t from, row_t *row)
-{
-    text_t name, text, last = {NULL, 0};
-    const uint8_t *begin = NULL;
-    while (from.size) {
-        uint8_t field = from.data[0];
-        if (field == HEADERS_FIELD) {
-            const uint8_t *here = from.data;
-            if (!cut_entry(&from, &name, &text) || !is_utf8(name.data, name.size) ||
-                !is_utf8(text.data, text.size))
-                return 0;
-            if (row->entries && (here != row->headers.data + row->headers.size || !is_below(&last, &name)))
-                return 0;
-            begin = begin ? begin : here;
-            row->headers = (text_t){begin, (size_t)(from.data - begin)};
-            row->entries++;
-            last = name;
-            continue;
-        }
-        if (row->kind)
-            return 0;
-        from.data++, from.size--;
-        if (field == KEY_INT_FIELD) {
-            if (!cut_integer(&from, row))
-                return 0;
-        } else if (field == KEY_FIELD || field == KEY_BYTES_FIELD) {
-            if (!cut_short(&from, &row->key) || (field == KEY_FIELD && !row->key.size))
-                return 0;
-            if (field == KEY_FIELD && !is_utf8(row->key.data, row->key.size))
-                return 0;
-            row->kind = field == KEY_FIELD ? KIND_TEXT : KIND_BYTES;
-        } else {
-            return 0;
-        }
-    }
-    return 1;
-}
-
 /* Rows ------------------------------------------------------------------------------------------- */
 
 static int is_wanted_tag(const wanted_t *wanted, const row_t *row)
@@ -231,17 +121,22 @@ static int is_wanted_tag(const wanted_t *wanted, const row_t *row)
 /* Take a message apart. Returns 0 if the caller must look closer at it. */
 static int read_row(const uint8_t *head, uint32_t flag, row_t *row)
 {
-    text_t body = {head + HEADER_BYTES, load_u32(head)}, properties;
-    row->has_tag = row->kind = 0;
-    row->entries = 0;
-    row->key = row->tag = row->headers = (text_t){body.data, 0};
+    text_t body = {head + HEADER_BYTES, load_u32(head)}, field;
+    row->has_tag = 0;
+    row->tag = (text_t){body.data, 0};
+    row->properties = (properties_t){.key = row->tag, .headers = row->tag};
     if (flag & TAG) {
         if (!cut_field(&body, &row->tag) || !is_utf8(row->tag.data, row->tag.size))
             return 0;
         row->has_tag = 1;
     }
-    if (flag & PROPERTIES && (!cut_field(&body, &properties) || !read_properties(properties, row)))
+    if (flag & PROPERTIES && (!cut_field(&body, &field) || !read_properties(field, &row->properties)))
         return 0;
+    if (row->properties.kind == KIND_INT)
+        row->properties.key =
+            (text_t){(const uint8_t *)row->digits,
+                     (size_t)snprintf(row->digits, sizeof row->digits, "%lld",
+                                      (long long)row->properties.number)};
     row->value = body;
     return 1;
 }
@@ -249,19 +144,19 @@ static int read_row(const uint8_t *head, uint32_t flag, row_t *row)
 static int put_headers(table_t *table, const row_t *row)
 {
     buffer_t *b = table->buffers;
-    text_t from = row->headers, name, text;
+    text_t from = row->properties.headers, name, text;
     if (!b[HEADERS_ENDS].array)
         return 0;
-    for (size_t i = 0; i < row->entries; i++) {
+    for (size_t i = 0; i < row->properties.entries; i++) {
         cut_entry(&from, &name, &text);
         if (put_text(&b[NAME_ENDS], &b[NAME_DATA], &name) < 0 ||
             put_text(&b[TEXT_ENDS], &b[TEXT_DATA], &text) < 0)
             return -1;
     }
-    table->entries += row->entries;
+    table->entries += row->properties.entries;
     int32_t end = (int32_t)table->entries;
     return put(&b[HEADERS_ENDS], &end, 4) < 0 ||
-                   put_bit(&b[HEADERS_VALID], table->rows, row->entries > 0) < 0
+                   put_bit(&b[HEADERS_VALID], table->rows, row->properties.entries > 0) < 0
                ? -1
                : 0;
 }
@@ -269,12 +164,12 @@ static int put_headers(table_t *table, const row_t *row)
 static int put_row(table_t *table, const wanted_t *wanted, const row_t *row)
 {
     buffer_t *b = table->buffers;
-    uint8_t kind = (uint8_t)row->kind;
+    uint8_t kind = (uint8_t)row->properties.kind;
     uint64_t time_us = ((row->id >> wanted->id_shift) + (uint64_t)wanted->id_epoch_ms) * 1000;
     if (put_u64(&b[OFFSET], row->offset) < 0 || put_u64(&b[ID], row->id) < 0 ||
         put_u64(&b[TIME], time_us) < 0 || put_text(&b[TAG_ENDS], &b[TAG_DATA], &row->tag) < 0 ||
         put_bit(&b[TAG_VALID], table->rows, row->has_tag) < 0 ||
-        put_text(&b[KEY_ENDS], &b[KEY_DATA], &row->key) < 0 ||
+        put_text(&b[KEY_ENDS], &b[KEY_DATA], &row->properties.key) < 0 ||
         put_bit(&b[KEY_VALID], table->rows, kind != KIND_NONE) < 0 ||
         put(&b[KEY_KIND], &kind, 1) < 0 || put_headers(table, row) < 0 ||
         put_text(&b[VALUE_ENDS], &b[VALUE_DATA], &row->value) < 0)

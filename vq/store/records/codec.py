@@ -2,7 +2,7 @@
 
 Each loop exists twice: here in Python, the reference, and in ``_codec.c``, which replaces it where
 a C compiler was found at installation. Both have the same arguments and results; a test compares
-them. ``record`` handles what is not common: compression, CRC-32C, damage.
+them. ``record`` handles what is not common: CRC-32C, damage.
 """
 
 import struct
@@ -10,12 +10,16 @@ from collections.abc import Callable
 from typing import Final
 
 from vq import limits
+from vq.errors import CorruptData
 from vq.model import Message, SendResult
+from vq.store.records.compression import decompress
 from vq.store.records.format import (
     CHECKSUM_HEADER,
     CONTROL_PAYLOAD_BYTES,
     COVERED_AT,
     COVERED_HEADER,
+    FLAG_COMPRESSION_MASK,
+    FLAG_COMPRESSION_SHIFT,
     FLAG_CONTROL,
     FLAG_PROPERTIES,
     FLAG_TAG,
@@ -132,12 +136,14 @@ def python_decode_common(
     tags: dict[bytes, str],
     out: list[Message],
     times: list[int | None] | None = None,
+    room: list[int] | None = None,
 ) -> int:
     """Append the messages from ``position`` on to ``out`` as long as their records are common ones.
 
-    Common is a whole record that is not compressed and whose MD5 is right, with or without a tag
-    and properties. A short key is read here (see ``record.decode_key``), other properties by
-    ``record.read_properties``. Control records between them are skipped if their MD5 is right.
+    Common is a whole record whose MD5 is right, with or without a tag and properties, and which can
+    be decompressed if it is compressed. A short key is read here (see ``record.decode_key``), other
+    properties by ``record.read_properties``; the compiled twin does so only with properties that no
+    vq has written. Control records between them are skipped if their MD5 is right.
 
     Args:
         data: Log bytes.
@@ -149,6 +155,8 @@ def python_decode_common(
         out: Receives the messages.
         times: One element, the append time of the batch that ``position`` is in, or None if it is
             not known; kept up. Without it the time of the first batch is not known.
+        room: One element, how many bytes may be decompressed; kept up. A compressed record is not
+            common from 0 on, or without it; the last content may exceed it.
 
     Returns:
         The position of the first record that is not common, or the end of the last one.
@@ -160,7 +168,7 @@ def python_decode_common(
     message = Message
     header_bytes = RECORD_HEADER_BYTES
     covered_at = COVERED_AT
-    common_flag_max = _COMMON_FLAG_MAX
+    not_common = ~(_COMMON_FLAG_MAX | (0 if room is None else FLAG_COMPRESSION_MASK))
     offset = base + position
     size = len(data)
     last = size - header_bytes
@@ -171,7 +179,7 @@ def python_decode_common(
         end = start + length
         if end > size:
             break
-        if flag > common_flag_max:
+        if flag & not_common:
             if flag != FLAG_CONTROL or length != CONTROL_PAYLOAD_BYTES or message_id:
                 break
             if digest(data[start:end]).digest()[:4] != checksum:
@@ -206,7 +214,12 @@ def python_decode_common(
                             break
                         key, headers = found
                     body = body[at:]
-            except UnicodeDecodeError:
+                if kind := flag & FLAG_COMPRESSION_MASK:
+                    if room is None or room[0] <= 0:
+                        break
+                    body = decompress(body, kind >> FLAG_COMPRESSION_SHIFT)
+                    room[0] -= len(body)
+            except (UnicodeDecodeError, CorruptData):
                 break
         next_offset = base + end
         append(
@@ -350,6 +363,7 @@ def _compiled_decode_common(
     tags: dict[bytes, str],
     out: list[Message],
     times: list[int | None] | None = None,
+    room: list[int] | None = None,
 ) -> int:
     return _codec.decode_common(
         data,
@@ -364,6 +378,9 @@ def _compiled_decode_common(
         FLAG_CONTROL,
         CONTROL_PAYLOAD_BYTES,
         times,
+        room,
+        decompress,
+        CorruptData,
     )
 
 

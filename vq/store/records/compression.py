@@ -118,20 +118,22 @@ def _decompress_zlib(payload: bytes, bytes_max: int) -> bytes:
         content = stream.decompress(payload, bytes_max + 1)
     except zlib.error as error:
         raise _bad(COMPRESSION_ZLIB, payload, f"damaged: {error}") from error
-    _check_end(COMPRESSION_ZLIB, payload, content, bytes_max, stream.eof, len(stream.unused_data))
-    return content
+    if stream.eof and not stream.unused_data and len(content) <= bytes_max:
+        return content
+    raise _bad_end(
+        COMPRESSION_ZLIB, payload, content, bytes_max, stream.eof, len(stream.unused_data)
+    )
 
 
-def _check_end(
+def _bad_end(
     kind: int, payload: bytes, content: bytes, bytes_max: int, eof: bool, behind: int
-) -> None:
-    """Refuse a stream that is too large, cut off, or not the last bytes of its payload."""
+) -> CorruptData:
+    """Say why a stream is too large, cut off, or not the last bytes of its payload."""
     if len(content) > bytes_max:
-        raise _bad(kind, payload, f"its content has more than {bytes_max} bytes")
+        return _bad(kind, payload, f"its content has more than {bytes_max} bytes")
     if not eof:
-        raise _bad(kind, payload, f"cut off after {len(content)} bytes of content")
-    if behind:
-        raise _bad(kind, payload, f"{behind} bytes behind its end")
+        return _bad(kind, payload, f"cut off after {len(content)} bytes of content")
+    return _bad(kind, payload, f"{behind} bytes behind its end")
 
 
 # zstd -------------------------------------------------------------------------------------------
@@ -147,6 +149,7 @@ class _Zstd(threading.local):
         self.decompress = zstandard.ZstdDecompressor(
             max_window_size=limits.MESSAGE_BYTES_MAX
         ).decompress
+        self.size_of = zstandard.frame_content_size
         self.header_of = zstandard.get_frame_parameters
         self.header_size = zstandard.frame_header_size
         self.size_unknown = zstandard.CONTENTSIZE_UNKNOWN
@@ -164,6 +167,16 @@ def _compress_zstd(payload: bytes) -> bytes:
 
 def _decompress_zstd(payload: bytes, bytes_max: int) -> bytes:
     zstd = _zstd()
+    try:  # for all but damage: a frame that needs a dictionary is an error of the library, too
+        if payload.startswith(_ZSTD_MAGIC) and 0 < zstd.size_of(payload) <= bytes_max:
+            return zstd.decompress(payload, 0, False, False)  # no further frame, no bytes behind it
+    except zstd.error:
+        pass
+    return _examine_zstd(zstd, payload, bytes_max)
+
+
+def _examine_zstd(zstd: _Zstd, payload: bytes, bytes_max: int) -> bytes:
+    """Return the content of an empty frame; say what is wrong with any other one."""
     if not payload.startswith(_ZSTD_MAGIC):
         raise _bad(COMPRESSION_ZSTD, payload, "it is not a zstd frame")
     try:
@@ -235,8 +248,9 @@ def _decompress_lz4(payload: bytes, bytes_max: int) -> bytes:
         content, end, eof = lz4.decompress(lz4.new_context(), payload, size + 1)
     except RuntimeError as error:  # all that the library raises
         raise _bad(COMPRESSION_LZ4, payload, f"damaged: {error}") from error
-    _check_end(COMPRESSION_LZ4, payload, content, size, eof, len(payload) - end)
-    return content
+    if eof and end == len(payload) and len(content) <= size:
+        return content
+    raise _bad_end(COMPRESSION_LZ4, payload, content, size, eof, len(payload) - end)
 
 
 _COMPRESS: Final[Mapping[int, Callable[[bytes], bytes]]] = {

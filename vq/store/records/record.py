@@ -422,7 +422,7 @@ def decode_properties(data: bytes) -> Properties:
         raise CorruptData(f"properties of {len(data)} bytes cannot be parsed: {error}") from error
     return Properties(
         key=parsed_key(message),
-        headers=dict(message.headers),
+        headers=_headers_of(message),
         delivery_time_ms=message.delivery_time_ms,
         retry_count=message.retry_count,
         origin=message.origin,
@@ -439,7 +439,13 @@ def read_properties(data: bytes) -> tuple[Key | None, dict[str, str] | None] | N
         message = properties_pb2.RecordProperties.FromString(data)
     except DecodeError:
         return None
-    return parsed_key(message), dict(message.headers) or None
+    return parsed_key(message), _headers_of(message) or None
+
+
+def _headers_of(message: properties_pb2.RecordProperties) -> dict[str, str]:
+    """Return headers in the order of their names, in which they were written."""
+    headers = dict(message.headers)  # in an order that differs from process to process
+    return dict(sorted(headers.items())) if len(headers) > 1 else headers
 
 
 def read_delivery(data: bytes) -> tuple[int, TopicPartition] | None:

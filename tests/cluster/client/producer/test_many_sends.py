@@ -64,7 +64,9 @@ async def test_a_message_that_waits_for_space_is_prepared_once(
 
     monkeypatch.setattr(Stages, "prepare", counted)
     count = 50
-    await asyncio.gather(*(producer.send(Message("t", b"%d" % n, key=n)) for n in range(count)))
+    await asyncio.gather(
+        *(producer.send(Message("t", b"%d" % n, key=f"ä{n}")) for n in range(count))
+    )
     assert prepared == count
 
 

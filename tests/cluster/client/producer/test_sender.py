@@ -29,7 +29,7 @@ from vq import aio
 from vq.client import future as future_module
 from vq.client.future import BlockingSendFuture, SendFuture
 from vq.client.producer.core import ProducerCore
-from vq.client.producer.queue import batch as batch_module
+from vq.client.producer.queue import futures as passes_module
 from vq.client.producer.queue.batch import Ended
 from vq.client.producer.queue.partition_queue import PartitionQueue
 from vq.client.producer.send import sender
@@ -204,7 +204,7 @@ async def test_logging_that_raises_ends_no_deadline(
     raised: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
     monkeypatch.setattr(future_module, "report", report)
-    monkeypatch.setattr(batch_module, "report", report)
+    monkeypatch.setattr(passes_module, "report", report)
     core = await published(factory)
     core.cluster.ids_ready = not late
     futures = [

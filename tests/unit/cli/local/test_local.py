@@ -1,5 +1,6 @@
 """``vq local``: a queue that nobody has open, and one that is served."""
 
+import io
 import json
 import os
 import signal
@@ -46,6 +47,39 @@ def test_messages_are_listed(directory: Path, capsys: pytest.CaptureFixture[str]
     [found] = json.loads(out)
     assert (found["content"], found["topic"], found["attempts"]) == ("failed", "jobs", 1)
     assert found["due_s"] > found["sent_s"] + 3500
+
+
+def test_a_message_is_put_into_a_queue_that_is_open_or_not(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["put", str(directory), "r\udce9 1", "--key", "k", "--tag", "t"]
+    once = [*arguments, "--priority", "2", "--idempotency-key", "job 1"]
+    _, out, _ = run_command(local, once, capsys)
+    assert out == "put 1 message\n"
+    with LocalQueue(directory) as queue, LocalQueueServer(queue):
+        _, out, _ = run_command(local, [*once, "--json"], capsys)
+        assert json.loads(out) == {"put": False}
+        _, out, _ = run_command(local, [*arguments, "--delay", "2h", "--json"], capsys)
+        assert json.loads(out) == {"put": True}
+        item = queue.take(0)
+        assert item is not None
+        assert (item.content, item.priority, item.attempts) == (b"r\xe9 1", 2, 1)
+        assert (item.message.key, item.message.tag) == ("k", "t")
+        assert queue.metrics().later == 3
+
+
+def test_standard_input_is_put_as_it_is_and_too_much_is_refused(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["put", str(directory), "-", "--priority", "2"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(bytes(1024 * 1024 + 1))))
+    assert "1048577 bytes" in refused(local, arguments, code=1)["message"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\xff")))
+    assert run_command(local, arguments, capsys)[0] == 0
+    with LocalQueue(directory) as queue:
+        item = queue.take(0)
+        assert item is not None
+        assert item.content == b"a\nb\xff"
 
 
 def test_messages_are_requeued_and_purged(

@@ -59,7 +59,7 @@ from vq.coordination.tree.values.runs import (
 from vq.coordination.tree.values.slots import Slot, SlotCounter, SlotMark
 from vq.coordination.tree.values.topics import DeletedTopics, DeletionFence, GraceClock, TopicNode
 from vq.coordination.tree.values.users import StoredSecret, StoredUser
-from vq.coordination.tree.values.value import Value
+from vq.coordination.tree.values.value import SingleValue, Value
 from vq.errors import CoordinationError, InvalidState
 from vq.message_filter import ALL, Filter
 from vq.model import FlushMode, PartitionState, Span, TopicSettings
@@ -482,7 +482,7 @@ def value_classes() -> set[type[Value]]:
         for each in vars(module).values()
         if isinstance(each, type) and issubclass(each, Value)
     }
-    return found - {Value, PartitionOfGroup}
+    return found - {Value, SingleValue, PartitionOfGroup}
 
 
 def test_every_value_class_has_a_golden_line() -> None:

@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 from support.cases import case
 
+from vq import limits
 from vq.client.reading.decode import to_message
+from vq.errors import CorruptData
 from vq.model import Message, SendResult, TopicPartition
 from vq.store.records import codec
+from vq.store.records.compression import compress, decompress
 from vq.store.records.format import (
     CHECKSUM_CRC32C,
     CHECKSUM_HEADER,
+    COMPRESSIONS,
     CONTROL_BYTES,
     CONTROL_PAYLOAD_BYTES,
     COVERED_HEADER,
@@ -236,6 +240,15 @@ def uncommon() -> dict[str, bytes]:
         "an integer cut off": encode_record(1, b"payload", None, b"\x38\x80"),
         "no integer": encode_record(1, b"payload", None, b"\x38"),
         "an integer of 11 bytes": encode_record(1, b"", None, b"\x38" + b"\x80" * 10 + b"\x01"),
+        "a header cut off": encode_record(1, b"payload", None, entry(b"a", b"bc")[:-1]),
+        "a header's value longer than it": encode_record(
+            1, b"payload", None, b"\x12\x06\x0a\x01a\x12\x02b"
+        ),
+        "a header's name no UTF-8": encode_record(1, b"", None, entry(b"\xc0\x80", b"")),
+        "a header's value no UTF-8": encode_record(
+            1, b"", None, entry(b"a", b"plain text \xed\xa0\x80")
+        ),
+        "a size of ten bytes": encode_record(1, b"", None, b"\x12" + b"\x80" * 9 + b"\x01"),
         "a key no UTF-8": encode_record(1, b"payload", None, b"\x0a\x01\xff"),
         "properties longer than the record": framed(2, b"\0\0\0\x09\x0a\x01k"),
         "no room for the length of properties": framed(3, b"\0\0\0\1t\0\0\0"),
@@ -264,9 +277,34 @@ def with_properties() -> dict[str, bytes]:
             1, b"", None, properties(key=5, headers={"a": "b"})
         ),
         "an integer of 65 bits": encode_record(1, b"", None, b"\x38" + b"\xff" * 9 + b"\x02"),
+        "headers with texts of all sizes": encode_record(
+            1,
+            b"",
+            b"tag",
+            properties(headers={"": "", "a": "x" * 127, "b" * 128: "", "ü": "😀" * 40}),
+        ),
+        "many headers": encode_record(
+            1, b"", None, properties(key=b"", headers={f"name {n}": str(n % 3) for n in range(40)})
+        ),
+        "headers that do not rise": encode_record(
+            1, b"", None, entry(b"b", b"1") + entry(b"a", b"2")
+        ),
+        "a header twice": encode_record(1, b"", None, entry(b"a", b"1") + entry(b"a", b"2")),
+        "headers around a key": encode_record(
+            1, b"", None, entry(b"a", b"1") + b"\x0a\x01k" + entry(b"b", b"2")
+        ),
+        "a header without a value": encode_record(1, b"", None, b"\x12\x03\x0a\x01a"),
+        "a value before its name": encode_record(1, b"", None, b"\x12\x06\x12\x01x\x0a\x01a"),
+        "a varint that is longer than need be": encode_record(1, b"", None, b"\x38\x82\x00"),
         "two keys": encode_record(1, b"payload", None, b"\x38\x02\x38\x04"),
         "a field of a later version": encode_record(1, b"payload", None, b"\x42\x01a"),
     }
+
+
+def entry(name: bytes, value: bytes) -> bytes:
+    """A header, of short texts."""
+    inside = b"\x0a" + bytes([len(name)]) + name + b"\x12" + bytes([len(value)]) + value
+    return b"\x12" + bytes([len(inside)]) + inside
 
 
 def properties(**values: Any) -> bytes | None:
@@ -303,6 +341,111 @@ def test_other_properties_are_read_as_the_reference_reads_them(decode: Callable[
             ]
 
 
+@pytest.mark.parametrize("decode", DECODERS)
+def test_headers_are_of_their_own_message_and_in_order(decode: Callable[..., int]) -> None:
+    """Whatever the headers of the message before it are: the same, more of them, or other ones."""
+    given: list[dict[str, str]] = [
+        {"a": "1", "b": "2"},
+        {"a": "1", "b": "2"},
+        {"b": "2", "a": "1"},
+        {"a": "1"},
+        {"a": "1", "b": "3", "c": "2"},
+        {"b": "1", "c": "1"},
+        {f"name {n:02}": str(n) for n in range(20)},
+        {f"name {n:02}": str(n * n % 7) for n in range(21)},
+    ] * 5
+    data = b"".join(
+        encode_record(n, b"", None, properties(headers=each)) for n, each in enumerate(given)
+    )
+    _, out, _ = decoded(decode, data)
+    found = [message.headers for message in out]
+    assert found == given
+    assert [list(each or ()) for each in found] == [sorted(each) for each in given]
+    assert len({id(each) for each in found}) == len(given), "no two messages share a mapping"
+
+
+def compressed(count: int = 20, size: int = 300) -> tuple[bytes, list[bytes]]:
+    contents = [bytes([n]) * (size + n) for n in range(count)]
+    kinds = [n % (max(COMPRESSIONS) + 1) for n in range(count)]
+    head = properties(key="k", headers={"a": "b"})
+    return b"".join(
+        encode_record(n, compress(content, kind), b"t" if n % 2 else None, head, kind)
+        for n, (content, kind) in enumerate(zip(contents, kinds, strict=True))
+    ), contents
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+def test_compressed_records_are_read_while_there_is_room(decode: Callable[..., int]) -> None:
+    """The last content may exceed the room; plain records need none."""
+    data, contents = compressed()
+    edges = boundaries(data, 0)
+    for room in (0, -5, 1, 301, 302, 303, 1_000, 1 << 40):
+        left, out = [room], []
+        end = decode(data, 0, 0, "t", 3, {}, out, None, left)
+        used = sum(len(each) for n, each in enumerate(contents[: len(out)]) if n % 4)
+        with case(room):
+            assert [each.content for each in out] == contents[: len(out)]
+            assert {(each.key, each.headers["a"]) for each in out if each.headers} == {("k", "b")}
+            assert (end, left) == (edges[len(out)], [room - used])
+            assert end == len(data) or (left[0] <= 0 and len(out) % 4)
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+def test_reading_stops_at_what_cannot_be_decompressed(decode: Callable[..., int]) -> None:
+    data, contents = compressed(8)
+    stream = compress(b"content" * 9, 1)
+    bad = {
+        "cut off": (stream[:-1], 1),
+        "no stream": (b"payload", 1),
+        "a byte behind it": (stream + b"!", 1),
+        "another kind": (stream, 2),
+        "a kind of a later version": (stream, 7),
+        "more than a message may have": (compress(bytes(limits.MESSAGE_BYTES_MAX + 1), 1), 1),
+    }
+    for name, (payload, kind) in bad.items():
+        with case(name):
+            out: list[Message] = []
+            added = encode_record(1, payload, b"t", None, kind)
+            end = decode(data + added + data, 0, 0, "t", 3, {}, out, [None], [1 << 20])
+            assert (end, [each.content for each in out]) == (len(data), contents)
+
+
+@needs_compiled
+def test_an_error_while_contents_are_decompressed_is_passed_on() -> None:
+    """One that is no damage; the messages before it are there."""
+    from vq.store.records import _codec
+
+    data, contents = compressed(8)
+
+    def fails(payload: bytes, kind: int) -> bytes:
+        if kind == 3:
+            raise KeyboardInterrupt
+        return decompress(payload, kind)
+
+    common = (data, 0, 0, "t", 3, Message, {})
+    for wrong, error, count in (
+        (fails, KeyboardInterrupt, 3),
+        (lambda *_: "text", TypeError, 1),
+        (None, TypeError, 1),
+    ):
+        out: list[Message] = []
+        with pytest.raises(error):
+            _codec.decode_common(
+                *common, out, read_properties, 4, 0, None, [1 << 20], wrong, CorruptData
+            )
+        assert [each.content for each in out] == contents[:count]
+
+
+@needs_compiled
+def test_lists_of_one_element_are_asked_for() -> None:
+    for wrong in ([], [1, 2], (1,), 1, ["1"]):
+        with pytest.raises(TypeError):
+            codec.decode_common(DATA, 0, 0, "t", 3, {}, [], None, wrong)
+        if wrong != ["1"]:
+            with pytest.raises(TypeError):
+                codec.decode_common(DATA, 0, 0, "t", 3, {}, [], wrong, None)
+
+
 @needs_compiled
 def test_an_error_while_properties_are_read_is_passed_on() -> None:
     from vq.store.records import _codec
@@ -310,7 +453,7 @@ def test_an_error_while_properties_are_read_is_passed_on() -> None:
     def fails(_: bytes) -> None:
         raise KeyboardInterrupt
 
-    data = with_properties()["headers"]
+    data = with_properties()["a field of a later version"]
     with pytest.raises(KeyboardInterrupt):
         _codec.decode_common(data, 0, 0, "t", 3, Message, {}, [], fails, 1, 1)
 
@@ -437,7 +580,7 @@ def test_code_that_runs_while_properties_are_read_may_forget_the_tags() -> None:
         tags.clear()
         return read_properties(data)
 
-    properties = encode_properties(Properties(headers={"a": "b"}))
+    properties = encode_properties(Properties(headers={"a": "b"}, retry_count=1))
     data = encode_record(7, b"x", b"some tag", properties)
     out: list[Message] = []
     arguments = (data, 0, 0, "t", 3, Message, tags, out, forget, FLAG_CONTROL, 0)

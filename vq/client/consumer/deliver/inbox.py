@@ -10,12 +10,14 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Self
+from typing import Any, Final
 
+from vq.client.consumer.deliver.asking import Asking
 from vq.client.consumer.deliver.delivery import Executor
 from vq.client.consumer.deliver.hands import Finisher
 from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.permit import RECHECK_S, Permit
+from vq.client.consumer.deliver.progress import Window
 from vq.client.loop_calls import call_soon
 from vq.errors import InvalidState, VqError
 from vq.log_lines import get_logger
@@ -28,13 +30,21 @@ else:  # there it is not in C: a tenth of what a message costs
     _task_of = asyncio.tasks._current_tasks.get  # type: ignore[attr-defined]
 logger = get_logger(__name__)
 _LEFT = "its loop was left before the next one was asked for"
+_NOTHING: Final = Window(0)
 
 
 class Inbox(Executor):
-    """The messages that have arrived for one consumer, in turns from its partitions."""
+    """The messages that have arrived for one consumer, in turns from its partitions.
+
+    Attributes:
+        permit: To hand them out.
+        at_hand: The messages behind the one in hand, of the same partition and step. Who takes the
+            next one of ``left`` has handled the one before.
+    """
 
     def __init__(self, permit: Permit) -> None:
-        self._permit = permit
+        self.permit: Final = permit
+        self.at_hand = _NOTHING
         self._ready: deque[InTurn] = deque()
         self._arrived = asyncio.Event()
         # In hand: a message of one partition; or after ``next_many`` so many of each.
@@ -65,7 +75,7 @@ class Inbox(Executor):
 
     def abandon_in_child(self, why: str) -> None:
         """Give nothing in the child of a fork, where every message is the parent's."""
-        self._current, self._many = None, {}
+        self._current, self._many, self.at_hand = None, {}, _NOTHING
         self._error = InvalidState(why)
 
     def close(self, *, consumed: bool = True) -> None:
@@ -82,6 +92,7 @@ class Inbox(Executor):
         elif not self._is_of_another(asyncio.current_task()):
             self._let_go(consumed=True)
         self._closed = True
+        self.at_hand = _NOTHING
         self._arrived.set()
 
     def enter(self, reader: "Messages", task: asyncio.Task[Any] | None) -> None:
@@ -147,7 +158,7 @@ class Inbox(Executor):
 
     def take(self) -> list[tuple[InTurn, list[Message]]]:
         """Return what is in hand, for a transaction; see ``taken_by``."""
-        current, self._current = self._current, None
+        current, self._current, self.at_hand = self._current, None, _NOTHING
         if current is not None:  # from now on as after ``next_many``
             current.window.end_turn(is_finished=False)
             self._many = {current: 1}
@@ -214,7 +225,7 @@ class Inbox(Executor):
     def _let_go(self, *, consumed: bool) -> None:
         if self._taken is not None:  # its transaction has not ended
             self._taken, consumed = None, False
-        current, self._current = self._current, None
+        current, self._current, self.at_hand = self._current, None, _NOTHING
         many, self._many = self._many, {}
         if current is not None:
             current.window.end_turn(is_finished=consumed)
@@ -227,13 +238,6 @@ class Inbox(Executor):
             delivery.handled()
             delivery.leave()
 
-    def next_at_hand(self) -> Message | None:
-        """Return the message that follows the one in hand, if it is here; consume that one."""
-        current, permit = self._current, self._permit
-        if current is None or self._closed or permit.now() >= permit.until:
-            return None
-        return next(current.window.left, None)
-
     async def next(self) -> Message | None:
         """Return the next message, waiting for one; None once closed.
 
@@ -245,7 +249,7 @@ class Inbox(Executor):
         delivery = await self._arrival()
         if delivery is None:
             return None
-        self._current = delivery
+        self._current, self.at_hand = delivery, delivery.window
         # After an error one message is enough: that it goes on is told soon.
         return next(delivery.window.turn(delivery.room if delivery.error is None else 1))
 
@@ -256,14 +260,22 @@ class Inbox(Executor):
         all of them are consumed, or none. A cancellation takes no message, as in ``next``.
         """
         first = await self._arrival()
-        if first is None:
-            return []
+        return [] if first is None else self._many_from(first, most)
+
+    def many_at_once(self, most: int) -> list[Message]:
+        """Do what ``next_many`` does if there is a message; none: wait for one with that."""
+        self._ask()
+        first = self._at_once()
+        return [] if first is None else self._many_from(first, most)
+
+    def _many_from(self, first: InTurn, most: int) -> list[Message]:
         messages = self._take(first, most)
-        for delivery in list(self._ready):
-            if len(messages) >= most or not self._permit.holds:
-                break
-            if delivery is not first and delivery.more() and delivery.enter():
-                messages += self._take(delivery, most - len(messages))
+        if len(messages) < most and len(self._ready) > 1:
+            for delivery in list(self._ready):
+                if len(messages) >= most or not self.permit.holds:
+                    break
+                if delivery is not first and delivery.more() and delivery.enter():
+                    messages += self._take(delivery, most - len(messages))
         return messages
 
     def _take(self, delivery: InTurn, most: int) -> list[Message]:
@@ -274,30 +286,45 @@ class Inbox(Executor):
         self._many[delivery] = len(taken)
         return taken
 
-    async def _arrival(self) -> InTurn | None:
-        """Return a partition with a message, waiting for one; what is in hand is consumed."""
+    def _ask(self) -> None:
+        """Consume what is in hand, since the next one is asked for."""
         if self._taken is not None:
             raise InvalidState(
                 "what this consumer has given out belongs to a transaction that has not ended; "
                 "commit it, or roll it back, before the next one"
             )
         self._let_go(consumed=True)
+
+    def _at_once(self) -> InTurn | None:
+        """Return a partition with a message that may be handed out now; None: there is none.
+
+        Raises:
+            VqError: No message follows; see ``fail``.
+        """
+        if self._error is not None and not self._closed:
+            raise self._error.with_traceback(None)  # at each call: it shows where that was
+        while self._ready and not self._closed and self._error is None and self.permit.holds:
+            delivery = self._ready[0]
+            if delivery.more() and delivery.enter():
+                return delivery
+            self._ready.popleft()
+            if delivery.has_more():  # after the other partitions
+                self._ready.append(delivery)
+        return None
+
+    async def _arrival(self) -> InTurn | None:
+        """Return a partition with a message, waiting for one; what is in hand is consumed."""
+        self._ask()
         self._is_waiting = True
         try:
             while not self._closed:
-                if self._error is not None:
-                    raise self._error.with_traceback(None)  # at each call: it shows where that was
                 self._arrived.clear()  # first, so that what arrives from here on ends the wait
-                while self._ready and not self._closed and self._error is None:
-                    if not self._permit.holds:  # another member may own these messages by now
-                        await asyncio.sleep(RECHECK_S)
-                        continue
-                    delivery = self._ready[0]
-                    if delivery.more() and delivery.enter():
-                        return delivery
-                    self._ready.popleft()
-                    if delivery.has_more():  # after the other partitions
-                        self._ready.append(delivery)
+                delivery = self._at_once()
+                if delivery is not None:
+                    return delivery
+                if self._ready and not self.permit.holds:
+                    await asyncio.sleep(RECHECK_S)  # another member may own these by now
+                    continue
                 await self._arrived.wait()
             return None
         finally:
@@ -309,33 +336,27 @@ def _first(delivery: InTurn) -> Message:
     return delivery.window.messages[delivery.window.finished]
 
 
-class Messages:
+class Messages(Asking):
     """One iteration over an inbox; ``begin`` is awaited before the first message.
 
     Attributes:
         ended: It gives no further message.
-        task: The task that may take messages through it; None: another iteration is in charge.
+        task: See ``PythonAsking``.
     """
 
-    __slots__ = ("__weakref__", "_begin", "_inbox", "_loop", "ended", "task")
+    __slots__ = ("__weakref__", "_begin", "ended")
+
+    _inbox: Inbox
 
     def __init__(self, inbox: Inbox, begin: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(inbox, inbox.permit, asyncio.get_running_loop(), _task_of)
         self.ended = False
-        self.task: asyncio.Task[Any] | None = None
-        self._inbox = inbox
         self._begin = begin
-        self._loop = asyncio.get_running_loop()  # given to current_task, which is faster then
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Message:
+    async def _following(self) -> Message:
+        """Return the next message, wherever it is, waiting for one."""
         task = _task_of(self._loop)
-        if task is self.task:
-            message = self._inbox.next_at_hand()
-            if message is not None:
-                return message
-        elif not self.ended:
+        if task is not self.task and not self.ended:
             await self._begin()
             if not self.ended:  # aclose() was called meanwhile otherwise
                 self._inbox.enter(self, task)

@@ -21,7 +21,7 @@ from vq.client.consumer.deliver.delivery import Delivery, DeliveryHooks, Executo
 from vq.client.consumer.deliver.failures import FailingMessages, Failures, Verdict, failed_try
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.progress import Progress
-from vq.client.consumer.deliver.sliding_window import SlidingWindow
+from vq.client.consumer.deliver.sliding_window import SlidingWindow, first_of
 from vq.client.consumer.deliver.tries import Retry, TriedMessage, tried_again
 from vq.client.raised import forget_locals
 from vq.client.reading.chunk import Chunk
@@ -240,7 +240,7 @@ class Sliding(Delivery):
                 return found, pause_s
             ready, is_failing = self.ready, len(self._failing) > 0
             if not waiting and not is_failing:
-                return [ready.popleft() for _ in range(min(most, len(ready)))], 0.0
+                return first_of(ready, min(most, len(ready))), 0.0
             while ready and len(found) < most:
                 if found and is_failing and ready[0].attempts > 1:
                     break
@@ -260,7 +260,7 @@ class Sliding(Delivery):
         if self._failing:
             tries = (message.attempts > 1 for message in islice(waiting, count))
             count = next(compress(range(count), tries), count)
-        found += [waiting.popleft() for _ in range(count)]
+        found += first_of(waiting, count)
         if not waiting:
             del self.waiting[lane]
 
@@ -399,7 +399,7 @@ class Sliding(Delivery):
         del self.done[: len(messages)]  # others append to it meanwhile
         self._finish(messages)
         if self._lanes:
-            self._release(map(self._lane_of, messages))
+            self._release((_ONE,) if self._lane_of is _one_lane else map(self._lane_of, messages))
 
     def _finish(self, messages: Sequence[Message]) -> None:
         self.window.finish(messages)
@@ -441,6 +441,9 @@ class Sliding(Delivery):
         if self._lane_of is _no_lane:
             self.ready.extend(messages)
             return
+        if self._lane_of is _one_lane:
+            self._admit_in_turn(messages)
+            return
         lanes, add_lane, make_ready = self._lanes, self._lanes.add, self.ready.append
         for message, lane in zip(messages, map(self._lane_of, messages), strict=True):
             if lane not in lanes:
@@ -451,6 +454,15 @@ class Sliding(Delivery):
                 self.waiting[lane].append(message)
             else:
                 self.waiting[lane] = deque((message,))
+
+    def _admit_in_turn(self, messages: Sequence[Message]) -> None:
+        """Have the first one ready if none is, and the others wait behind it."""
+        if _ONE not in self._lanes and messages:
+            self._lanes.add(_ONE)
+            self.ready.append(messages[0])
+            messages = messages[1:]
+        if messages:
+            self.waiting.setdefault(_ONE, deque()).extend(messages)
 
     def _pass_handled(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Finish those of the admitted messages that were handled before; return the others.

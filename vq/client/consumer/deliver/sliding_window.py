@@ -11,7 +11,7 @@ an earlier lifetime of the partition, changes nothing.
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from itertools import accumulate, compress, takewhile
+from itertools import accumulate, compress, repeat, starmap, takewhile
 from operator import is_, itemgetter
 from typing import Final
 
@@ -28,6 +28,11 @@ _offset_and_id: Final = itemgetter(_FIELDS.index("offset"), _FIELDS.index("id"))
 
 def _size_of(messages: Sequence[Message]) -> int:
     return sum(map(len, map(_content_of, messages)))
+
+
+def first_of(messages: deque[Message], count: int) -> list[Message]:
+    """Take so many messages, which it has, from the left."""
+    return list(starmap(messages.popleft, repeat((), count)))
 
 
 class SlidingWindow:
@@ -183,7 +188,7 @@ class SlidingWindow:
         if not count:
             return
         messages = self._messages
-        passed = [messages.popleft() for _ in range(count)]
+        passed = first_of(messages, count)
         self._bytes -= _size_of(passed)
         self.finished_ever += count
         last = passed[-1]

@@ -8,7 +8,7 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
 from vq.client.config import (
@@ -23,6 +23,7 @@ from vq.client.producer.intake.delays import due_ms_of, is_delayed, waits_in
 from vq.client.producer.intake.stages import Head, Stages, check_topic_of
 from vq.client.producer.metrics import Waiting
 from vq.client.producer.queue.batch import Ended
+from vq.client.producer.queue.futures import bytes_of
 from vq.client.producer.queue.partition_queue import PartitionQueue
 from vq.client.producer.queue.topic_queues import TopicQueues
 from vq.clock import Clock
@@ -50,6 +51,7 @@ class Accumulator:
         lock: Guards the topics, their queues' ``owner`` and ``pending``, and the space. Reentrant:
             a finalizer or a signal handler may run anywhere and append.
         topics: The published topics; they change under the lock.
+        pass_plain: A plain message passes all stages unchanged.
         stalled: Which partition takes no messages, and why, while the buffer is full; the sender
             sets it.
     """
@@ -99,6 +101,7 @@ class Accumulator:
         )
         self.topics = self.appender.topics
         self.append = self.appender.append if stages.pass_plain else not_plain
+        self.pass_plain = stages.pass_plain
 
     # Any thread -------------------------------------------------------------------------------
     def append_any(
@@ -210,7 +213,7 @@ class Accumulator:
 
     def append_many(
         self,
-        futures: Sequence[SendFuture],
+        futures: list[SendFuture],
         queues: TopicQueues,
         deadline: float,
         *,
@@ -239,12 +242,14 @@ class Accumulator:
             if may_follow is not None and not may_follow():
                 return 0
             appender = self.appender
-            count, size = 0, 0
-            for future in futures[: appender.places]:
-                if appender.space <= size + count * MESSAGE_OVERHEAD_BYTES:
-                    break
-                size += future.size
-                count += 1
+            count, size = len(futures), bytes_of(futures)
+            if appender.places < count or appender.space <= size + count * MESSAGE_OVERHEAD_BYTES:
+                count, size = 0, 0
+                for future in futures[: appender.places]:
+                    if appender.space <= size + count * MESSAGE_OVERHEAD_BYTES:
+                        break
+                    size += future.size
+                    count += 1
             queues.directed = True
             queues.appended += futures[:count]
             appender.use(size, count)

@@ -9,7 +9,7 @@ What a message needs that is not plain, and waiting for space, are the accumulat
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from vq.client.config import MESSAGE_OVERHEAD_BYTES
 from vq.client.future import ANY_PARTITION, SendCallback, SendFuture
@@ -24,8 +24,8 @@ try:
 except ImportError:  # it was not compiled
     _accumulator = None  # type: ignore[assignment]
 
-#: Whether the compiled ``append`` is in use.
-COMPILED: Final = _accumulator is not None
+#: Whether the compiled ``append`` is in use, and not one that an earlier checkout compiled.
+COMPILED: Final = hasattr(_accumulator, "tell")
 #: Whether all loops that clients run per message are compiled: this one and the record codec.
 LOOPS_COMPILED: Final = COMPILED and codec.COMPILED
 
@@ -63,12 +63,45 @@ class Appender(Protocol):
 
         A plain message has no key, no headers and no time of delivery, and no tag or a known one.
         It names no partition unless it was received. Its topic stores a payload of its size as it
-        is, and the buffer has space for it. Any thread.
+        is, and the buffer has space for it. To the compiled appender also messages with usual keys
+        and headers are plain, see ``_head.h``: it makes the same of them as the stages do. Any
+        thread.
 
         Args:
             message: The message to send.
             callback: Called with the outcome.
             timeout: Seconds until there must be an outcome; None: as configured.
+        """
+
+    def prepare(
+        self,
+        messages: list[Any],
+        places: list[int],
+        count: int,
+        size: int,
+        deadline: float,
+        queues: TopicQueues,
+        partition: int,
+        /,
+    ) -> list[SendFuture]:
+        """Return the futures of plain messages, which are not appended. Any thread.
+
+        It ends before the first message that is not plain; the reference takes none.
+
+        Args:
+            messages: All of a call.
+            places: Which of them are to be prepared, the last one first.
+            count: Prepare at most so many.
+            size: Prepare none behind so many bytes.
+            deadline: Of each.
+            queues: Their topic.
+            partition: Where those go that have no key.
+        """
+
+    def one_topic(self, messages: list[Any], /) -> str | None:
+        """Return the topic of messages that all have the same and no time of delivery.
+
+        None: they have not, or what they have is not said; the reference says nothing.
         """
 
     def use(self, size: int, count: int, /) -> None:
@@ -161,6 +194,24 @@ class PythonAppender:
                 self._wake()
                 raise
         return future
+
+    def prepare(
+        self,
+        messages: list[Any],
+        places: list[int],
+        count: int,
+        size: int,
+        deadline: float,
+        queues: TopicQueues,
+        partition: int,
+        /,
+    ) -> list[SendFuture]:
+        """See ``Appender.prepare``."""
+        return []
+
+    def one_topic(self, messages: list[Any], /) -> str | None:
+        """See ``Appender.one_topic``."""
+        return None
 
     def use(self, size: int, count: int, /) -> None:
         """See ``Appender.use``.

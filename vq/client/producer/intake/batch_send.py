@@ -17,6 +17,7 @@ from vq.client.future import SendFuture
 from vq.client.producer.intake.accumulator import Accumulator
 from vq.client.producer.intake.delays import is_delayed
 from vq.client.producer.interceptors import Interceptors, Sending, outcome_of
+from vq.client.producer.queue.futures import bytes_of, outcomes
 from vq.client.producer.queue.topic_queues import TopicQueues
 from vq.errors import BatchFailed, InvalidArgument, NotSent, VqError
 from vq.model import Message, SendResult, TopicPartition, TopicSettings
@@ -54,10 +55,20 @@ class BatchSend:
         self._messages: list[Any] = _listed(messages)
         self._sends: list[SendFuture | VqError | None] = [None] * len(self._messages)
         self._rests: dict[str, list[int]] = {}  # places of messages not yet prepared, last first
-        self._prepared: list[tuple[int, SendFuture]] = []  # of one topic, not yet appended
+        self._places: list[int] = []  # of messages of one topic, prepared and not yet appended
+        self._prepared: list[SendFuture] = []  # their futures
         self._last: dict[int, SendFuture] = {}  # of this topic, appended, by partition
         self._begun: tuple[int, Sending] | None = None  # its ``before_send`` ran, not prepared
         self._target: tuple[TopicQueues, int] | None = None  # of this topic, where no key decides
+        one = None if interceptors else accumulator.appender.one_topic(self._messages)
+        if one is None:
+            self._sort()
+        else:
+            self._rests[one] = list(range(len(self._messages) - 1, -1, -1))
+        self.topics = list(self._rests)
+
+    def _sort(self) -> None:
+        """Find the messages of each topic; refuse what is no message."""
         delayed: list[int] = []
         for place in range(len(self._messages) - 1, -1, -1):
             message = self._messages[place]
@@ -71,7 +82,6 @@ class BatchSend:
                 )
         if delayed:  # behind their own topics, which must be known
             self._rests[DELAYED_TOPIC] = delayed
-        self.topics = list(self._rests)
 
     def check(
         self,
@@ -134,15 +144,12 @@ class BatchSend:
         if not self._prepared:
             self._prepare(queues, partition, rest)
         if self._prepared:
-            futures = [future for _, future in self._prepared]
             may_follow = self._may_follow if self._config.ordered else None
             count = accumulator.append_many(
-                futures, queues, self.deadline, block=block, may_follow=may_follow
+                self._prepared, queues, self.deadline, block=block, may_follow=may_follow
             )
-            for place, future in self._prepared[:count]:
-                self._sends[place] = future
-                self._last[future.partition] = future
-            del self._prepared[:count]
+            self._note(self._places[:count], self._prepared[:count])
+            del self._places[:count], self._prepared[:count]
             if not count:
                 self._refuse_behind(topic)
         if rest or self._prepared:
@@ -151,6 +158,17 @@ class BatchSend:
         self._last.clear()
         return True
 
+    def _note(self, places: list[int], futures: list[SendFuture]) -> None:
+        """Note the futures of messages that were appended; places rise."""
+        if places and places[-1] - places[0] == len(places) - 1:
+            self._sends[places[0] : places[-1] + 1] = futures
+        else:
+            for place, future in zip(places, futures, strict=True):
+                self._sends[place] = future
+        if self._config.ordered:
+            for future in futures:
+                self._last[future.partition] = future
+
     def _may_follow(self) -> bool:
         """Return whether no prepared message is behind a failed one.
 
@@ -158,7 +176,7 @@ class BatchSend:
         tells. The sender drains under the accumulator's lock after it has failed messages: under
         this lock, either the failure is seen here or what is appended now fails with it.
         """
-        return not any(self._is_behind_failed(future) for _, future in self._prepared)
+        return not any(map(self._is_behind_failed, self._prepared))
 
     def _is_behind_failed(self, future: SendFuture) -> bool:
         last = self._last.get(future.partition)
@@ -166,8 +184,9 @@ class BatchSend:
 
     def _refuse_behind(self, topic: str) -> None:
         """Refuse the prepared messages that are behind a failed one; the others stay."""
-        kept: list[tuple[int, SendFuture]] = []
-        for place, future in self._prepared:
+        places: list[int] = []
+        futures: list[SendFuture] = []
+        for place, future in zip(self._places, self._prepared, strict=True):
             if self._is_behind_failed(future):
                 where = TopicPartition(topic, future.partition)
                 error = NotSent(
@@ -177,13 +196,19 @@ class BatchSend:
                 self._sends[place] = error
                 future.fail(error)
             else:
-                kept.append((place, future))
-        self._prepared = kept
+                places.append(place)
+                futures.append(future)
+        self._places, self._prepared = places, futures
 
     def _prepare(self, queues: TopicQueues, partition: int, rest: list[int]) -> None:
         config, size = self._config, 0
         prepare = self._accumulator.prepare
+        is_plain = self._interceptors is None and self._accumulator.pass_plain
         while rest and len(self._prepared) < config.batch_records and size < config.batch_bytes:
+            before = len(self._prepared)
+            if is_plain and self._prepare_plain(queues, partition, rest, size):
+                size += bytes_of(self._prepared[before:])
+                continue
             place = rest.pop()
             try:
                 if self._interceptors is None:
@@ -198,7 +223,29 @@ class BatchSend:
                 future.partition = partition
                 future.dealt = True
             size += future.size
-            self._prepared.append((place, future))
+            self._places.append(place)
+            self._prepared.append(future)
+
+    def _prepare_plain(
+        self, queues: TopicQueues, partition: int, rest: list[int], size: int
+    ) -> bool:
+        """Prepare the next messages as long as they are plain; return whether there are any."""
+        config = self._config
+        futures = self._accumulator.appender.prepare(
+            self._messages,
+            rest,
+            config.batch_records - len(self._prepared),
+            config.batch_bytes - size,
+            self.deadline,
+            queues,
+            partition,
+        )
+        if not futures:
+            return False
+        self._places += rest[: -len(futures) - 1 : -1]
+        self._prepared += futures
+        del rest[-len(futures) :]
+        return True
 
     def _begin(self, place: int, interceptors: Interceptors) -> Sending:
         """Return the send of a message whose ``before_send`` has run, now or before."""
@@ -210,12 +257,13 @@ class BatchSend:
     def refuse(self, topic: str, error: VqError) -> int:
         """Give ``error`` to the messages of a topic that were not appended; return how many."""
         count = len(self._prepared) + len(self._rests[topic])
-        for place, future in self._prepared:
+        for place, future in zip(self._places, self._prepared, strict=True):
             self._sends[place] = error
             future.fail(error)
         for place in self._rests[topic]:
             self._sends[place] = error
         self._end_begun(error)
+        self._places.clear()
         self._prepared.clear()
         self._rests[topic].clear()
         self._last.clear()
@@ -236,7 +284,7 @@ class BatchSend:
             return
         error = outcome_of(exc)
         self._end_begun(error)
-        for _, future in self._prepared:
+        for future in self._prepared:
             if future.callback is not None:
                 future.callback(None, error)
 
@@ -255,10 +303,10 @@ class BatchSend:
         Raises:
             BatchFailed: Some are refused or unknown.
         """
-        outcomes = [each.outcome if isinstance(each, SendFuture) else each for each in self._sends]
-        results = [each for each in outcomes if isinstance(each, SendResult)]
-        if len(results) < len(outcomes):
-            raise BatchFailed([each for each in outcomes if each is not None])
+        found = outcomes(self._sends)
+        results = [each for each in found if isinstance(each, SendResult)]
+        if len(results) < len(found):
+            raise BatchFailed([each for each in found if each is not None])
         return results
 
 

@@ -11,25 +11,24 @@ from operator import attrgetter
 
 import google_crc32c
 
-from vq.client.future import SendFuture, report
+from vq.client.future import SendFuture
+from vq.client.producer.queue.futures import UNASKED, bytes_of, columns, tell
 from vq.errors import VqError
 from vq.limits import PRODUCER_EPOCH_MAX
-from vq.model import DivertedResult, ProducerIdentity, ProducerStamp, SendResult
+from vq.model import DivertedResult, ProducerIdentity, ProducerStamp
 from vq.store.records.codec import encode_records, places
 from vq.store.records.format import RECORD_HEADER_BYTES
 
-_content = attrgetter("content")
 _deadline = attrgetter("deadline")
-_head = attrgetter("head")
-_size = attrgetter("size")
 #: The place-holder for messages that expired while their records were on the wire.
 _EXPIRED = SendFuture(b"", None, None, math.inf)
-_EXPIRED.outcome = SendResult(-1, -1, 0)
+_EXPIRED.outcome = UNASKED
 
 
-def _encode(items: list[SendFuture], ids: list[int]) -> tuple[bytes, list[int]]:
-    """Return the records of ``items`` back to back, and the size of each."""
-    return encode_records(list(map(_content, items)), list(map(_head, items)), ids)
+def _encode(items: list[SendFuture], ids: list[int]) -> tuple[bytes, list[int], float]:
+    """Return the records of ``items`` back to back, the size of each, and the first deadline."""
+    contents, heads, deadline = columns(items)
+    return *encode_records(contents, heads, ids), deadline
 
 
 def encodes(item: SendFuture) -> bool:
@@ -125,11 +124,10 @@ class Batch(Ended):
         self.items = items
         self.ids = ids
         self.stamp = stamp
-        self.body, self.sizes = _encode(items, ids)
+        self.body, self.sizes, self.deadline = _encode(items, ids)
         self.crc: int = google_crc32c.value(self.body)
         self.since = items[0].appended_at
         self.sent_at = math.inf
-        self.deadline: float = min(map(_deadline, items))
         super().__init__(len(items), len(self.body) - len(items) * RECORD_HEADER_BYTES)
         self.attempts = 0
         self.sent = False
@@ -158,37 +156,25 @@ class Batch(Ended):
 
         If a signal handler interrupts it before ``done``, the caller may call it again.
         """
-        results = places(partition, offset, self.sizes, self.ids)
-        if self.has_diverted:
-            results = [
-                DivertedResult(*result) if is_diverted(item, partition) else result
-                for item, result in zip(self.items, results, strict=True)
-            ]
         try:
-            if self.resolving:
-                self._resolve_rest(results)
+            if self.resolving or self.has_diverted:
+                self.resolving = True
+                self._resolve_rest(partition, offset)
             else:
                 self.resolving = True
-                for item, result in zip(self.items, results, strict=True):
-                    item.outcome = result
-                    callback = item.callback
-                    if callback is not None:
-                        try:
-                            callback(result, None)
-                        except BaseException as error:  # noqa: BLE001 - user code may raise anything
-                            report("a send callback", error)
-                    if item.waiters is not None:
-                        item.wake()
+                tell(self.items, partition, offset, self.sizes, self.ids)
         except BaseException:  # a signal handler raised between two messages
-            self._resolve_rest(results)
+            self._resolve_rest(partition, offset)
             self.done = True
             raise
         self.done = True
 
-    def _resolve_rest(self, results: list[SendResult]) -> None:
+    def _resolve_rest(self, partition: int, offset: int) -> None:
+        results = places(partition, offset, self.sizes, self.ids)
         for item, result in zip(self.items, results, strict=True):
             if item.outcome is None:
-                item.succeed(result)
+                diverts = self.has_diverted and is_diverted(item, partition)
+                item.succeed(DivertedResult(*result) if diverts else result)
             item.wake()
 
     def fail(self, error: VqError) -> None:
@@ -250,7 +236,7 @@ class Batch(Ended):
         self, gone: list[SendFuture], kept: list[tuple[SendFuture, int]]
     ) -> BatchRest:
         items, ids = [item for item, _ in kept], [number for _, number in kept]
-        body, sizes = _encode(items, ids)
+        body, sizes, _ = _encode(items, ids)
         crc = google_crc32c.value(body)
         return replace(self._rest(gone, items), ids=ids, body=body, sizes=sizes, crc=crc)
 
@@ -318,11 +304,6 @@ def fail_all(items: list[SendFuture], error: VqError) -> None:
                 item.fail(error)
             item.wake()
         raise
-
-
-def bytes_of(items: Sequence[SendFuture]) -> int:
-    """Return the bytes of messages: payloads and encoded tags, keys and headers."""
-    return sum(map(_size, items))
 
 
 #: If less than this part of a batch is in flight and pending, further messages wait for the answer.

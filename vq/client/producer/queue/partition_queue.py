@@ -40,11 +40,11 @@ from vq.client.producer.queue.batch import (
     Failing,
     Filling,
     Stamps,
-    bytes_of,
     encodes,
     fail_all,
     is_diverted,
 )
+from vq.client.producer.queue.futures import bytes_of
 from vq.client.producer.spread.spread import Spread
 from vq.model import Address, TopicPartition
 from vq.remoting import messages

@@ -23,6 +23,7 @@ from vq import limits
 from vq.client.config import OnUnavailable, ProducerConfig
 from vq.client.future import ANY_PARTITION, BlockingSendFuture, SendFuture
 from vq.client.producer.metrics import TopicMeter
+from vq.client.producer.queue.futures import divide
 from vq.client.producer.queue.partition_queue import Host, PartitionQueue
 from vq.client.producer.spread.partitioner import (
     DEFAULT,
@@ -125,6 +126,8 @@ class TopicQueues:
         is_own: It is a topic of vq's own.
         keys: What a key does.
         plain_bytes_max: Largest payload that is stored as it is, without a look at ``compressor``.
+        usual_keys: Among how many partitions a key chooses by ``key_partition``; -1: a key chooses
+            none; 0: who appends asks ``partition_of``.
         spread: Deals out the messages that have no partition yet.
         on_unavailable: What happens to directed messages whose partition is unavailable.
         ordered: Messages without a key stay at their partition like those with one.
@@ -154,6 +157,7 @@ class TopicQueues:
         "spread",
         "topic",
         "topic_id",
+        "usual_keys",
         "weights",
     )
 
@@ -183,6 +187,7 @@ class TopicQueues:
         self.directed = False
         self.keys = (strategy_of(config.partitioner) or DEFAULT).keys
         self.spread = host.make_spread(self._is_waiting)
+        self.usual_keys = 0
         self.is_own = is_reserved(topic)
         self.choose = own_choice(config.partitioner)
         self.on_unavailable = OnUnavailable(config.on_unavailable)
@@ -216,6 +221,8 @@ class TopicQueues:
             queue.topic_id = self.topic_id
             added.append(queue)
         self.queues += added  # in one step: the number of partitions decides where keys go
+        if self.choose is None:
+            self.usual_keys = -1 if self.keys is Keys.IGNORED else len(self.queues)
         loads = known.loads if known.count == partitions else ()
         self.partitions = TopicPartitions(self.topic, partitions, tuple(writable), loads)
         self._able = frozenset(writable)
@@ -400,6 +407,9 @@ class TopicQueues:
     def _directed_shares(
         self, items: list[SendFuture]
     ) -> list[tuple[PartitionQueue, list[SendFuture]]]:
+        shares = divide(items)
+        if shares is not None:
+            return self._of_queues(shares)
         chosen = [item.partition for item in items]
         undirected = [place for place, number in enumerate(chosen) if number < 0]
         if undirected:

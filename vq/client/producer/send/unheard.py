@@ -6,14 +6,14 @@ program ends is ``client/exits.py``.
 """
 
 import asyncio
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from vq.client.future import SendCallback, SendFuture
+from vq.client.future import FailureCallback, SendCallback, SendFuture
 from vq.clock import Clock
 from vq.errors import OutcomeUnknown, VqError
 from vq.log_lines import get_logger
-from vq.model import SendResult
 
 logger = get_logger(__name__)
 #: Pause between two lines of the same topic and cause.
@@ -49,12 +49,7 @@ class _Callbacks(dict[str, SendCallback]):
         self._log = log
 
     def __missing__(self, topic: str) -> SendCallback:
-        log = self._log
-
-        def ended(_: SendResult | None, error: VqError | None) -> None:
-            if error is not None:
-                log.failed(topic, error)
-
+        ended = FailureCallback(functools.partial(self._log.failed, topic))
         if len(self) >= _TOPICS_MAX:
             self.clear()
         self[topic] = ended

@@ -8,7 +8,7 @@ from vq import limits
 from vq.coordination.tree.coordinator import join
 from vq.coordination.tree.paths import SECURITY, SETTINGS
 from vq.coordination.tree.values.topics import settings_from_json, settings_to_json
-from vq.coordination.tree.values.value import Value
+from vq.coordination.tree.values.value import SingleValue, Value
 from vq.errors import CoordinationError, InvalidArgument
 from vq.model import RetentionPolicy, TopicSettings
 from vq.shown import shown
@@ -32,7 +32,7 @@ def _archived() -> TopicSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSettings(Value):
+class ClusterSettings(SingleValue):
     """What operators decided for the whole cluster.
 
     Attributes:

@@ -6,7 +6,7 @@ from typing import Any, Final, Self
 
 from vq.coordination.tree.coordinator import join
 from vq.coordination.tree.paths import SECURITY
-from vq.coordination.tree.values.value import Value
+from vq.coordination.tree.values.value import SingleValue
 from vq.errors import InvalidArgument
 from vq.limits import NAME_CHARS_MAX
 from vq.shown import shown
@@ -17,7 +17,7 @@ _DIGEST_CHARS: Final = 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identities(Value):
+class Identities(SingleValue):
     """``security/identities``: the digests of those who hold rights; with it the tree is secured.
 
     Everybody who may read the tree reads it, since who makes a node writes them into its ACL. A

@@ -10,7 +10,8 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, ClassVar, Final, Self
 
-from vq.coordination.tree.coordinator import Unreadable
+from vq.coordination.tree.coordinator import NODE_BYTES_MAX, Unreadable
+from vq.errors import InvalidArgument
 from vq.shown import shown
 
 FORMAT_VERSION: Final = 1
@@ -81,6 +82,34 @@ class Value:
         for name, value in values.items():
             check_type(name, value, declared[name])
         return values
+
+
+class SingleValue(Value):
+    """Base of values of which the tree has one; see ``coordination.tree.single``.
+
+    All fields have defaults, which hold where nobody has written the value.
+    """
+
+    _less: ClassVar[str] = "make it smaller"  # what to do about one that is too large
+
+    @staticmethod
+    def path() -> str:
+        """Return the path of the only node."""
+        raise NotImplementedError
+
+    def encode(self) -> bytes:
+        """See ``Value.encode``.
+
+        Raises:
+            InvalidArgument: It would be larger than a node may be.
+        """
+        data = super().encode()
+        if len(data) > NODE_BYTES_MAX:
+            raise InvalidArgument(
+                f"the {self._what} has {len(data)} bytes, at most {NODE_BYTES_MAX} are stored: "
+                f"{self._less}"
+            )
+        return data
 
 
 @cache

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from support.delivery import endless
-from support.inbox import Partition, nothing, nothing_comes, take, take_one
+from support.inbox import ITERATIONS, Partition, nothing, nothing_comes, take, take_one
 
 from vq.client.consumer.deliver.inbox import Inbox, Messages
 from vq.client.consumer.deliver.permit import Permit
@@ -12,6 +12,12 @@ from vq.client.reading.chunk import Chunk
 from vq.clock import ManualClock
 from vq.store.records.record import encode_record
 from vq.testing.waiting import WAIT_S
+
+
+@pytest.fixture(autouse=True, params=ITERATIONS)
+def _iteration(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled, and in Python."""
+    monkeypatch.setitem(globals(), "Messages", request.param)
 
 
 async def test_the_position_passes_what_a_filter_left_out() -> None:

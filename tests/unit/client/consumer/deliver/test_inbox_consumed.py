@@ -7,11 +7,17 @@ import sys
 
 import pytest
 from support.delivery import endless
-from support.inbox import Partition, nothing, nothing_comes, take, take_one
+from support.inbox import ITERATIONS, Partition, nothing, nothing_comes, take, take_one
 
 from vq.client.consumer.deliver.inbox import Inbox, Messages
 from vq.errors import InvalidState
 from vq.testing.waiting import WAIT_S
+
+
+@pytest.fixture(autouse=True, params=ITERATIONS)
+def _iteration(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled, and in Python."""
+    monkeypatch.setitem(globals(), "Messages", request.param)
 
 
 async def test_a_message_is_consumed_when_the_next_one_is_asked_for() -> None:

@@ -5,12 +5,18 @@ import contextlib
 
 import pytest
 from support.delivery import endless
-from support.inbox import Partition, nothing, nothing_comes, take, take_one
+from support.inbox import ITERATIONS, Partition, nothing, nothing_comes, take, take_one
 
 from vq.client.consumer.deliver.inbox import Inbox, Messages
 from vq.client.consumer.deliver.permit import Permit
 from vq.clock import ManualClock
 from vq.testing.waiting import WAIT_S
+
+
+@pytest.fixture(autouse=True, params=ITERATIONS)
+def _iteration(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled, and in Python."""
+    monkeypatch.setitem(globals(), "Messages", request.param)
 
 
 async def test_close_ends_a_waiting_reader_and_counts_the_message_in_hand() -> None:

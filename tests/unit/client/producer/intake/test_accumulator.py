@@ -134,13 +134,13 @@ def test_what_is_late_is_taken_out_under_the_lock() -> None:
     made.drain()
     free: list[bool] = []
 
-    class Deadline(float):
-        def __le__(self, now: float) -> bool:
+    class Now(float):
+        def __ge__(self, deadline: float) -> bool:
             free.append(spawn(lambda: made.lock.acquire(blocking=False)).result(WAIT_S))
             return True
 
-    future.deadline = Deadline(0.0)
-    made.drop_late(queue, 1_010.0)
+    future.deadline = 0.0
+    made.drop_late(queue, Now(1_010.0))
     assert free == [False]
     assert isinstance(future.outcome, NotSent)
     assert queue.pending == []

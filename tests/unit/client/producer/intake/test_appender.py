@@ -4,6 +4,8 @@ import gc
 import itertools
 import math
 import threading
+import time
+import types
 import weakref
 from collections.abc import Callable
 from fractions import Fraction
@@ -13,11 +15,13 @@ import pytest
 from support.queues import CONTENT_BYTES_MAX, queues_of
 from support.threads import spawn
 
-from vq.client.config import MESSAGE_OVERHEAD_BYTES
-from vq.client.future import LoopSendFuture, SendFuture
+from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
+from vq.client.future import ANY_PARTITION, LoopSendFuture, PythonFutureFields, SendFuture
 from vq.client.producer.intake import appender
 from vq.client.producer.intake.appender import Appender, PythonAppender, make_appender
+from vq.client.producer.intake.stages import Stages
 from vq.client.producer.queue.topic_queues import TopicQueues
+from vq.clock import SystemClock
 from vq.limits import TIMEOUT_S_MAX
 from vq.model import Message, TopicSettings
 from vq.testing.waiting import WAIT_S, block_until
@@ -66,7 +70,7 @@ def bench(request: pytest.FixtureRequest) -> Bench:
 
 
 def fields(future: SendFuture) -> dict[str, Any]:
-    return {name: getattr(future, name, None) for name in SendFuture.__slots__}
+    return {name: getattr(future, name, None) for name in PythonFutureFields.__slots__}
 
 
 # What is taken --------------------------------------------------------------------------------
@@ -197,9 +201,10 @@ class Text(str):
 @pytest.mark.parametrize(
     "message",
     [
-        Message("t", b"x", key="k"),
-        Message("t", b"x", headers={"h": "1"}),
+        Message("t", b"x", key=True),
+        Message("t", b"x", headers={"h": 1}),  # type: ignore[dict-item]
         Message("t", b"x", tag="never seen"),
+        Message("t", b"x", key="k", tag="never seen"),
         Message("t", b"x", tag=Text("a")),
         Message("t", b"x", tag=[]),  # type: ignore[arg-type]
         Message("t", bytearray(b"x")),  # type: ignore[arg-type]
@@ -220,6 +225,78 @@ def test_what_is_not_plain_is_left_to_the_producer(bench: Bench, message: Any) -
     assert bench.append(message) is None
     assert bench.items == []
     assert bench.wakes == 0
+
+
+# Keys and headers -------------------------------------------------------------------------------
+KEYS: list[Any] = [
+    None, "k", "k" * 127, "order-7", b"k", bytes(range(127)), b"\xff" * 127, 0, 1, -1, 63, 64, -65,
+    1001, 2**31, -(2**31), 2**62, 2**63 - 1, -(2**63),
+]  # fmt: skip
+HEADERS: list[Any] = [
+    None, {"h": "1"}, {"b": "1", "a": "2", "ca": "", "B": "3", "cb": "4"}, {"trace": "x" * 127},
+    {"n" * 127: "v" * 127}, {"n" * 60: "v" * 63}, {"n" * 60: "v" * 64}, {"from": "a", "to": "b"},
+    {f"h{n:02}": str(n) for n in range(16)}, {"_vq": "1", "vq.": "2"},
+]  # fmt: skip
+
+
+@needs_compiled
+@pytest.mark.parametrize("tag", [None, "a"])
+def test_usual_keys_and_headers_are_appended_as_the_stages_make_them(tag: Any) -> None:
+    """The stages are the reference: the same head, byte by byte, and the same partition."""
+    bench = Bench(make_appender)
+    bench.appender.use(-(1 << 30), 0)
+    stages = Stages(ProducerConfig())
+    stages.heads.of_tags["a"] = TAG_HEAD
+    for key, headers in itertools.product(KEYS, HEADERS):
+        bench.queues.directed = False
+        before = bench.appender.space
+        message = Message("t", b"xy", tag, key, headers)
+        content, head, partition = stages.prepare(message, bench.queues)
+        future = bench.append(message, print)
+        assert future is not None, (key, headers)
+        expected = SendFuture(content, head, print, 1_060.0, partition, 1_000.0)
+        assert fields(future) == fields(expected), (key, headers)
+        assert bench.queues.directed is (key is not None)
+        assert before - bench.appender.space == expected.size + MESSAGE_OVERHEAD_BYTES
+
+
+@pytest.mark.parametrize(
+    ("key", "headers"),
+    [
+        ("", None), (b"", None), ("k" * 128, None), (b"k" * 128, None), ("ä", None),
+        (2**63, None), (-(2**63) - 1, None), (Text("k"), None), (1.0, None), ([], None),
+        (None, {}), ("k", {"": "1"}), ("k", {"ä": "1"}), ("k", {"h": "ä"}), ("k", {"h": None}),
+        ("k", {Text("h"): "1"}), ("k", {"h": Text("1")}), ("k", {"_vq.origin": "1"}), ("k", []),
+        ("k", {"n" * 128: "1"}), ("k", {"n": "1" * 128}), ("k", {f"{n:02}": "" for n in range(17)}),
+        ("k", {"a": "1", "ab": "2"}),
+        ("k", {f"{n:02}": "x" * 100 for n in range(16)}), ("k", types.MappingProxyType({"h": "1"})),
+        (1, {str(n): "x" * 120 for n in range(8)} | {"last": "x" * 13}),
+    ],
+    ids=range(26),
+)  # fmt: skip
+def test_unusual_keys_and_headers_are_left_to_the_producer(
+    bench: Bench, key: Any, headers: Any
+) -> None:
+    assert bench.append(Message("t", b"x", None, key, headers)) is None
+    assert bench.items == []
+    assert not bench.queues.directed
+
+
+@needs_compiled
+def test_a_topic_says_what_a_key_does() -> None:
+    """With a strategy that ignores keys it chooses no partition; an own partitioner is asked."""
+    bench = Bench(make_appender)
+    bench.queues = bench.appender.topics["t"] = queues_of(partitioner="sticky")
+    future = bench.append(Message("t", b"x", key="k"))
+    assert future is not None
+    assert future.partition == ANY_PARTITION
+    assert not bench.queues.directed
+    bench.queues = bench.appender.topics["t"] = queues_of(partitioner=lambda *_: 1)
+    assert bench.append(Message("t", b"x", key="k")) is None
+    for odd in (None, "2", 0):
+        bench.queues.usual_keys = odd  # type: ignore[assignment]
+        assert bench.append(Message("t", b"x", key="k")) is None
+    assert bench.items == []
 
 
 def test_a_received_message_is_plain(bench: Bench) -> None:
@@ -276,6 +353,18 @@ def test_a_future_may_be_of_a_derived_type(bench: Bench) -> None:
     future = appender.append(Message("t", b"x"), print, 2)
     assert type(future) is LoopSendFuture
     assert fields(future) == fields(LoopSendFuture(b"x", None, print, 2.0))
+
+
+def test_the_clock_of_the_machine_is_read_as_python_reads_it(bench: Bench) -> None:
+    """The compiled appender reads it without a call; others read ``time.monotonic``."""
+    make = PythonAppender if type(bench.appender) is PythonAppender else make_appender
+    made = make(bench.lock, SystemClock().monotonic, 60.0, lambda: None, {}, SPACE, PLACES)
+    made.topics["t"] = queues_of()
+    before = time.monotonic()
+    future = made.append(Message("t", b"x"), None, None)
+    assert future is not None
+    assert before <= future.appended_at <= time.monotonic()
+    assert future.deadline == future.appended_at + 60.0
 
 
 def test_a_clock_that_fails_is_told(bench: Bench) -> None:

@@ -47,7 +47,7 @@ def test_a_batch_knows_its_sum_its_sizes_and_its_earliest_deadline() -> None:
 
 def test_places_follow_from_the_first_one() -> None:
     items = [future(*each) for each in MESSAGES]
-    batch = Batch(items, list(range(len(items))), ProducerStamp(1, 0, 0))
+    batch = Batch(items[:], list(range(len(items))), ProducerStamp(1, 0, 0))
     batch.resolve(4, 1_000)
     offsets = [record.offset for record in decode_records(batch.body, 1_000)]
     assert [item.result(0) for item in items] == [
@@ -58,7 +58,7 @@ def test_places_follow_from_the_first_one() -> None:
 @pytest.mark.parametrize("drop", [True, False])
 def test_late_messages_leave_and_the_others_stay(drop: bool) -> None:
     items = [future(b"1", deadline=9.0), future(b"22", deadline=5.0), future(b"333", deadline=7.0)]
-    batch = Batch(items, [7, 8, 9], ProducerStamp(1, 0, 0))
+    batch = Batch(items[:], [7, 8, 9], ProducerStamp(1, 0, 0))
     before = batch.body
     rest = batch.without_late(5.0, drop=drop)
     assert rest.gone == [items[1]]

@@ -1,5 +1,6 @@
 """Errors and interrupts in the middle of a commit: of the disk, and of its caller."""
 
+import asyncio
 import errno
 import shutil
 import threading
@@ -10,9 +11,12 @@ from typing import Any
 import pytest
 from support.interrupts import Interrupted, Interrupter
 
+from vq import aio
+from vq.clock import SystemClock
 from vq.errors import DiskFull, InvalidState, PartitionFailed, StorageFailed
 from vq.local import LocalItem, LocalQueue, LocalQueueConfig, LocalWorkers
-from vq.local.storage import Storage
+from vq.local.core.core import QueueCore
+from vq.local.files.storage import Storage
 from vq.store.disk.real_disk import RealDisk, RealFile
 from vq.testing.waiting import WAIT_S, block_until
 
@@ -253,7 +257,7 @@ def test_a_call_by_a_signal_handler_inside_of_a_take_is_refused(
             lambda: queue.put(b"x", delay_s=1),
             lambda: queue.fail(item),
             lambda: queue.extend(item),
-            lambda: queue._core.give_back(item),
+            lambda: queue._core.takes.give_back(item),
         ):
             with pytest.raises(InvalidState, match="signal handler"):
                 act()
@@ -318,6 +322,35 @@ def test_a_close_on_a_full_disk_ends_and_tells_it(
         assert [each.message.content for each in again.list()] == [b"two"]
 
 
+@pytest.mark.slow
+async def test_a_kill_undoes_no_completion_however_many_while_a_flush_stalls(
+    tmp_path: Path, disk: FailingDisk
+) -> None:
+    """Coroutines do not wait for the notes, and the pad has 65,536 slots."""
+    stalled, goes_on = threading.Event(), threading.Event()
+
+    def stall() -> None:
+        stalled.set()
+        goes_on.wait(WAIT_S)
+
+    count = 66_000
+    config = LocalQueueConfig(memory_items=count)
+    core = QueueCore(tmp_path / "jobs", config, disk, SystemClock())
+    queue = aio.LocalQueue.over(core)
+    await queue.put_many([b""] * count)
+    first, *others = await queue.take_many(count)
+    disk.log, disk.on_flush = "notes", stall
+    queue.complete(first)
+    assert await asyncio.to_thread(stalled.wait, WAIT_S)
+    for item in others:
+        queue.complete(item)
+    shutil.copytree(tmp_path / "jobs", tmp_path / "killed")
+    goes_on.set()
+    core.end()
+    with LocalQueue(tmp_path / "killed") as again:
+        assert len(again) == 0
+
+
 def test_a_requeue_by_id_reads_nothing(queue: LocalQueue, disk: FailingDisk) -> None:
     queue.put(b"job")
     item = taken(queue)
@@ -369,10 +402,11 @@ def test_a_flush_tells_the_thread_that_has_put_and_no_other(
 ) -> None:
     """A message that did not fit on the disk: whoever flushes first must not take its error."""
 
+    before = queue.metrics().commits
     with monkeypatch.context() as patch:
         patch.setattr(Storage, "append", refuse)
         queue.put(b"x", wait=False)
-        block_until(lambda: queue._core.losses == 1)
+        block_until(lambda: queue.metrics().commits > before)
     stranger = threading.Thread(target=queue.flush)
     stranger.start()
     stranger.join(WAIT_S)

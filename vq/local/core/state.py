@@ -15,23 +15,21 @@ A message is in one place:
 
 import heapq
 from bisect import bisect_right
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
-from vq.local.items import LATER, PRIORITIES, LocalItem
-from vq.local.notes import (
+from vq.local.files.notes import (
     Aside,
     LaneSnapshot,
     OpenRange,
     Range,
     Snapshot,
     code_of,
-    merged,
     ranges_of,
-    without,
 )
-from vq.local.pad import Given
+from vq.local.files.pad import Given
+from vq.local.items import LATER, PRIORITIES, LocalItem
 from vq.local.settings import LocalQueueConfig
 
 __all__ = ["LaneLine", "QueueState"]
@@ -108,7 +106,6 @@ class QueueState:
         failed: So many of these were given before.
         kept: The items of asides, by number, of a queue in memory.
         given: How messages on disk were handed out before a crash, by their codes.
-        keys: Idempotency keys with the time of their put in ms, the oldest first.
         plain: Only the line of priority 0 may have messages.
     """
 
@@ -121,7 +118,6 @@ class QueueState:
         self.failed = 0
         self.kept: dict[int, LocalItem] = {}
         self.given: dict[int, Given] = {}
-        self.keys: OrderedDict[str, int] = OrderedDict()
         self.plain = True
         self._kept_number = 0
         self._loose: set[LocalItem] = set()  # with nobody, and not in line, at the last look
@@ -140,7 +136,9 @@ class QueueState:
             return 0
         room = line.room(self._config)
         some = items if room >= len(items) else items[:room]
-        count, size = len(some), sum([len(each.content) for each in some])
+        count, size = len(some), 0
+        for each in some:
+            size += len(each.content)
         following = items[count].offset if count < len(items) else line.next_offset
         self.opened.update(some)
         # A caller may be interrupted (Ctrl-C) once a call has returned: what follows is one step.
@@ -228,7 +226,7 @@ class QueueState:
         self.opened.add(item)
         line = self.lines[item.priority].ready
         if not self._durable:
-            item.offset = 0  # as in ``QueueCore.add_in_memory``
+            item.offset = 0  # as in ``Puts.add_in_memory``
         if first:
             line.appendleft(item)
         else:
@@ -345,28 +343,18 @@ class QueueState:
             return False
         return True
 
-    # Keys -----------------------------------------------------------------------------------------
-    def knows(self, key: str, now_ms: int) -> bool:
-        """Whether a message with this key was put within the window, by clocks set back, too."""
-        put_ms = self.keys.get(key)
-        return put_ms is not None and abs(now_ms - put_ms) < self._config.idempotency_s * 1000
-
-    def remember(self, key: str, now_ms: int) -> None:
-        """Note the key of a message that is there."""
-        keys, window_ms = self.keys, int(self._config.idempotency_s * 1000)
-        keys.pop(key, None)
-        keys[key] = now_ms
-        while keys:
-            oldest = next(iter(keys.values()))
-            if len(keys) <= self._config.idempotency_keys and now_ms - oldest < window_ms:
-                break
-            keys.popitem(last=False)
-
     # Snapshots ------------------------------------------------------------------------------------
-    def snapshot(self, ends: Sequence[int], later: tuple[int, int], notes: int) -> Snapshot:
+    def snapshot(
+        self,
+        keys: Iterable[tuple[str, int]],
+        ends: Sequence[int],
+        later: tuple[int, int],
+        notes: int,
+    ) -> Snapshot:
         """Return what a restart needs, as of now.
 
         Args:
+            keys: Idempotency keys with the time of their put in ms, the oldest first.
             ends: The ends of the logs of all priorities.
             later: Number and offset of the end of the lane ``LATER``.
             notes: Where the notes end that are considered.
@@ -396,7 +384,7 @@ class QueueState:
             )
             for item in opened[LATER]
         ]
-        return Snapshot(lanes, asides, *later, list(self.keys.items()), notes)
+        return Snapshot(lanes, asides, *later, list(keys), notes)
 
 
 def open_ranges(items: Iterable[LocalItem]) -> Iterable[OpenRange]:
@@ -404,38 +392,3 @@ def open_ranges(items: Iterable[LocalItem]) -> Iterable[OpenRange]:
     offsets = {item.number: item.offset for item in items}
     for start, end in ranges_of(offsets):
         yield OpenRange(start, end, offsets[start])
-
-
-def restored(
-    snapshot: Snapshot, done: Sequence[Iterable[Range]], later: Iterable[Aside]
-) -> tuple[list[LaneSnapshot], list[Aside]]:
-    """Return lanes and asides after a restart.
-
-    Args:
-        snapshot: The last one.
-        done: What was completed since, by lane.
-        later: What came into the lane ``LATER`` since.
-    """
-    gone = [merged(each) for each in done]
-    lanes = []
-    for lane, was in enumerate(snapshot.lanes):
-        following = was.next_number
-        opened = [
-            OpenRange(start, end, each.offset, each.start)
-            for each in was.opened
-            for start, end in without((each.start, each.end), gone[lane])
-        ]
-        behind = [(max(start, following), end) for start, end in gone[lane] if end > following]
-        lanes.append(
-            LaneSnapshot(
-                following, was.next_offset, opened, merged([*was.skipped, *behind]), was.end
-            )
-        )
-    asides = {each.number: each for each in [*snapshot.asides, *later]}
-    for start, end in gone[LATER]:
-        if end - start > len(asides):
-            asides = {n: each for n, each in asides.items() if not start <= n < end}
-        else:
-            for number in range(start, end):
-                asides.pop(number, None)
-    return lanes, list(asides.values())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vq.errors import CorruptData
-from vq.local.notes import (
+from vq.local.files.notes import (
     Aside,
     LaneSnapshot,
     OpenRange,

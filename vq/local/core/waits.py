@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from vq.errors import DiskFull, OutcomeUnknown, VqError
+from vq.local.files.notes import LaneRange
 from vq.local.items import LocalItem
-from vq.local.notes import LaneRange
 
 __all__ = [
     "DONE_LINGER_S",
@@ -20,6 +20,7 @@ __all__ = [
     "Waker",
     "error_of",
     "is_unstored",
+    "popped",
 ]
 
 
@@ -117,6 +118,17 @@ def is_unstored(item: LocalItem, error: VqError) -> bool:
     return item.number < 0 or isinstance(error, OutcomeUnknown)
 
 
+def popped(codes: deque[int], count: int) -> list[int]:
+    """Return the first ones, at most so many, beside others that pop."""
+    found: list[int] = []
+    try:
+        while len(found) < count:
+            found.append(codes.popleft())
+    except IndexError:
+        pass
+    return found
+
+
 class Intake:
     """What callers leave for the next commit. They add to the deques, without a lock.
 
@@ -131,6 +143,7 @@ class Intake:
         moves: Copies on their way to ``LATER``, and the items that they replace.
         unmoved: Copies that a full disk did not take.
         unwritten: Why the last commit before a close has left completions in here.
+        wants_save: The next commit ends with a snapshot.
     """
 
     def __init__(self) -> None:
@@ -143,6 +156,7 @@ class Intake:
         self.moves: dict[LocalItem, LocalItem] = {}
         self.unmoved: list[LocalItem] = []
         self.unwritten: DiskFull | None = None
+        self.wants_save = False
 
     def take(self, *, notes_due: bool) -> tuple[list[CommitWaiter], list[LocalItem], list[int]]:
         """Return what there is: who waits, messages, codes.
@@ -156,7 +170,7 @@ class Intake:
         self.size_bytes = 0
         notes_due = notes_due or not items or not all(each.items for each in waiters)
         count = len(self.done) if notes_due else 0
-        return waiters, items, [self.done.popleft() for _ in range(count)]
+        return waiters, items, popped(self.done, count)
 
     @property
     def size(self) -> int:
@@ -234,24 +248,21 @@ class Company:
     Attributes:
         expected: So many wait for the next round soon, if those that the last one woke put again.
         flush_s: The last flush took so long.
+        alone_from: From this round on, no two callers have shared one of the last rounds.
     """
 
     def __init__(self) -> None:
         self.expected = 0
         self.flush_s = 0.0
         self._gather_from = 0
-        self._alone_from = 0
+        self.alone_from = 0
 
     def note(self, round_: int, waiters: int, waiting: int, *, messages: int) -> None:
         """Note that a round ended, of so many messages, for ``waiters``; others wait already."""
         few = messages < _GATHER_MESSAGES
         self.expected = waiting + waiters if waiting and waiters and few else 0
         if waiters > 1:
-            self._alone_from = round_ + _PAUSE
-
-    def is_alone(self, round_: int) -> bool:
-        """Whether no two callers shared one of the last rounds."""
-        return round_ >= self._alone_from
+            self.alone_from = round_ + _PAUSE
 
     def gather(self, sleeper: Sleeper, round_: int) -> None:
         """Wait a moment for those that the last round woke: most of them put again at once.

@@ -1,0 +1,109 @@
+"""What is done to all futures of a batch, or of a topic, at once.
+
+Each function exists twice, like the record codec: in Python, the reference, and compiled in
+``_future.h``. The compiled ones are used where ``_accumulator.c`` was compiled.
+"""
+
+import math
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+from vq.client.future import FailureCallback, SendFuture, report
+from vq.client.producer.spread.spread import Shares, shares_of
+from vq.model import SendResult
+from vq.store.records.codec import places
+
+try:
+    from vq.client.producer import _accumulator
+except ImportError:  # it was not compiled
+    _accumulator = None  # type: ignore[assignment]
+
+#: Whether the compiled functions are in use; a module that an earlier checkout compiled has none.
+COMPILED: Final = hasattr(_accumulator, "tell")
+#: The outcome of a stored message whose future nobody has.
+UNASKED: Final = SendResult(-1, -1, 0)
+
+_content = attrgetter("content")
+_deadline = attrgetter("deadline")
+_head = attrgetter("head")
+_size = attrgetter("size")
+
+
+def python_bytes_of(items: Sequence[SendFuture]) -> int:
+    """Return the bytes of messages, a list: payloads and encoded tags, keys and headers."""
+    return sum(map(_size, items))
+
+
+def python_columns(
+    items: list[SendFuture],
+) -> tuple[list[bytes], list[tuple[int, bytes] | None], float]:
+    """Return the payloads of messages, their heads, and their earliest deadline."""
+    deadline = min(map(_deadline, items), default=math.inf)
+    return list(map(_content, items)), list(map(_head, items)), deadline
+
+
+def python_divide(items: list[SendFuture]) -> Shares[SendFuture] | None:
+    """Return which messages go to which partition; None if one has no partition yet."""
+    chosen = [item.partition for item in items]
+    return None if min(chosen, default=0) < 0 else shares_of(chosen, items)
+
+
+def python_outcomes(sends: list[Any]) -> list[Any]:
+    """Return the outcome of each future, and whatever else is in the list as it is."""
+    return [each.outcome if isinstance(each, SendFuture) else each for each in sends]
+
+
+def python_tell(
+    items: list[SendFuture], partition: int, offset: int, sizes: list[int], ids: list[int]
+) -> None:
+    """Give every future without an outcome its result, and run its callback.
+
+    The first record is at ``offset``. What a callback raises is reported; whatever else is raised,
+    as by a signal handler, is passed on, and then some futures have no outcome yet. The compiled
+    function makes no result that nobody gets: a future that nothing but ``items`` has gets
+    ``UNASKED``.
+
+    Raises:
+        ValueError: The lists differ in length.
+    """
+    results = places(partition, offset, sizes, ids)
+    for item, result in zip(items, results, strict=True):
+        if item.outcome is not None:
+            continue
+        item.outcome = result
+        callback = item.callback
+        if callback is not None:
+            try:
+                callback(result, None)
+            except BaseException as error:  # noqa: BLE001 - user code may raise anything
+                report("a send callback", error)
+        if item.waiters is not None:
+            item.wake()
+
+
+def _report(error: BaseException) -> None:
+    report("a send callback", error)
+
+
+def _compiled_tell(
+    items: list[SendFuture], partition: int, offset: int, sizes: list[int], ids: list[int]
+) -> None:
+    _accumulator.tell(
+        items,
+        partition,
+        offset,
+        sizes,
+        ids,
+        SendResult,
+        FailureCallback,
+        UNASKED,
+        _report,
+    )
+
+
+bytes_of = _accumulator.bytes_of if COMPILED else python_bytes_of
+columns = _accumulator.columns if COMPILED else python_columns
+divide = _accumulator.divide if COMPILED else python_divide
+outcomes = _accumulator.outcomes if COMPILED else python_outcomes
+tell = _compiled_tell if COMPILED else python_tell
