@@ -1,7 +1,6 @@
 """What every page of the console looks like, in a real browser, over a cluster in memory.
 
-The pictures stay in ``.test-artifacts/console``: they are there to be looked at. The short form
-looks at every page and keeps pictures of those that differ most, ``VQ_LONG`` of all. To take some
+The pictures stay in ``.test-artifacts/console``: they are there to be looked at. To take some
 of them alone, in every variant::
 
     VQ_PICTURES=group,topic pytest tests/integration/test_console_pictures.py
@@ -169,7 +168,6 @@ SHORT = {
 #: takes axe longer than all its other rules.
 COLOURED = {*FEW, "topic-delete", "transactions", "explained", "letters", "hurt-overview"}
 LONG = os.environ.get("VQ_LONG") == "1"
-NAMED = os.environ.get("VQ_PICTURES", "")
 
 
 def test_every_page_has_its_pictures() -> None:
@@ -229,8 +227,8 @@ async def test_pages_in_four_variants(console: RunningConsole) -> None:
     """
     pictures = {name: path for each in ADDRESSES.values() for name, path in each.items()}
     short: Mapping[str, Sequence[str]] = {} if LONG else SHORT
-    if NAMED:
-        short = dict.fromkeys(VARIANTS, NAMED.split(","))
+    if os.environ.get("VQ_PICTURES"):
+        short = dict.fromkeys(VARIANTS, os.environ["VQ_PICTURES"].split(","))
     async with served(console) as address:
         await _take(
             address,
@@ -295,8 +293,7 @@ async def _take_all(
         await page.locator("h1").wait_for()
         if name in OPENED:
             await page.locator(OPENED[name]).first.click()
-        if LONG or NAMED or name in FEW:
-            await page.screenshot(path=PICTURES / f"{name}-{variant}.png", full_page=True)
+        await page.screenshot(path=PICTURES / f"{name}-{variant}.png", full_page=True)
         wrong += await _defects(page, name, VARIANTS[variant]["locale"])
 
 
