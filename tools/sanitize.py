@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SUITES = (
     "tests/unit/store/records",
     "tests/unit/client/producer",
+    "tests/unit/client/test_future.py",
+    "tests/unit/test_message.py",
     "tests/unit/client/consumer/deliver",
     "tests/property/test_store_codecs.py",
 )
