@@ -203,6 +203,7 @@ class _Connection:
 
     def ended(self) -> None:
         """Note that the transport is closed, by either end."""
+        self._parser.drop()
         self._step(Step.ENDED)
 
     def _step(self, step: Step) -> None:

@@ -12,6 +12,7 @@ from vq import Message
 from vq.broker.node import BrokerNode
 from vq.broker.security.attempts import BURST
 from vq.broker.security.users import STALE_S
+from vq.broker.serving.server import ENDED_COST, REFUSED_BURST_S, REFUSED_PAUSE_S
 from vq.broker.serving.server_facts import server_facts
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
@@ -148,6 +149,36 @@ async def test_failures_of_a_network_of_ipv6_are_bounded_together(
     with pytest.raises(Busy, match="from 2001:db8::/64"):
         await connected(cluster, node, host="2001:db8::ffff")
     await ping(await connected(cluster, node, host="2001:db8:0:1::ffff"))
+
+
+@pytest.mark.parametrize("name", ["anna", "nobody"])
+async def test_failures_are_owed_and_so_are_attempts_beyond_their_bound(
+    cluster: MemoryCluster, node: BrokerNode, name: str
+) -> None:
+    """So connections of a guesser begin more rarely; it costs the same whoever is guessed."""
+    server = node.parts.server
+    for count in range(1, BURST + 10):
+        owed = server.debts.of("guesser", server.now())
+        with pytest.raises(NotAuthenticated if count <= BURST else Busy):
+            await connected(cluster, node, Login(name, "wrong"), host="guesser")
+        most = (REFUSED_BURST_S + REFUSED_PAUSE_S) * node.config.connections.refused_per_s
+        assert server.debts.of("guesser", server.now()) == min(owed + ENDED_COST, most)
+    assert server.owes_much("guesser")
+    await ping(await connected(cluster, node))
+    assert not server.debts.of("client", server.now())
+
+
+async def test_connections_that_end_with_a_password_are_no_failures(
+    cluster: MemoryCluster, node: BrokerNode
+) -> None:
+    """Their clients come again at once, many of them from one address."""
+    mine = [await connected(cluster, node) for _ in range(5)]
+    await change(cluster, "anna", lambda _: user_of("other"))
+    await until(lambda: all(each.closed for each in mine))
+    server = node.parts.server
+    assert not server.authentication.attempts.failed
+    assert not server.debts.of("client", server.now())
+    await ping(await connected(cluster, node, Login("anna", "other")))
 
 
 # Whose connection ends ----------------------------------------------------------------------------

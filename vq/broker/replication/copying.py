@@ -38,6 +38,7 @@ from vq.remoting.messages import decode_reply, described_error, encode_header
 from vq.store.log.framing import batches_ready
 from vq.store.log.log_config import LogBegin
 from vq.store.records.format import BATCH_ON_DISK_BYTES_MAX
+from vq.turn import Turn
 
 logger = get_logger(__name__)
 
@@ -50,6 +51,9 @@ PENDING_BYTES_MAX: Final = 64 * limits.MIB
 OF_ALL: Final = (NotMaster, StaleEpoch, ShuttingDown, ConnectionCut)
 #: While nothing is taken for a partition, it is asked for so often.
 PAUSED_S: Final = 5.0
+#: If two partitions got something within so long, a request waits at the master while they are
+#: written, too.
+SEVERAL_S: Final = 1.0
 #: A master that is left has so long to hear of it.
 LAST_WORD_S: Final = 1.0
 _SESSION: Final = 1
@@ -168,6 +172,7 @@ class CopySession:
         logs: Delete what its master has deleted.
         disks: Know why nothing is taken for a partition now. What the master has deleted is deleted
             all the same: that makes space.
+        turn: Of the loop.
         bytes_per_s: How fast this node catches up, at most; 0: no limit. What a node in sync copies
             is not slowed.
     """
@@ -179,9 +184,11 @@ class CopySession:
         node: str,
         logs: ChannelLogs,
         disks: DataDisks,
+        turn: Turn,
         *,
         bytes_per_s: int = 0,
     ) -> None:
+        self._turn = turn
         self._disks = disks
         self._logs = logs
         self._pace = Pace(bytes_per_s)
@@ -195,6 +202,9 @@ class CopySession:
         self._paused: dict[Copy, float] = {}  # since when
         self._scheduled = False
         self._leaving = False  # the connection is closed once the master has heard the last word
+        self._taken: Copy | None = None  # the partition that got something last,
+        self._taken_at = 0.0  # and when
+        self._several_until = 0.0
         self.pending = 0  # bytes of answers that are not wholly written
         self.answered_at = self._loop.time()
         self.ended: asyncio.Future[VqError] = self._loop.create_future()
@@ -290,7 +300,12 @@ class CopySession:
             if pause_s:
                 self._loop.call_later(pause_s, self._request)
             else:
-                self._loop.call_soon(self._request)
+                self._turn.add(self)  # behind a flush it ends without a further iteration
+
+    def write_out(self) -> None:
+        """See ``turn.Writer``."""
+        self._request()
+        self._connection.flush()
 
     def _request(self) -> None:
         """Send one request for all that is asked for."""
@@ -345,7 +360,9 @@ class CopySession:
             logger.exception("taking what was copied failed")
             self.end(InternalError(f"{type(error).__name__}: {error}"))
             return
-        self.keep_waiting()
+        self._turn.hasten()  # all that was asked for together is written
+        if not self._writes_alone:
+            self.keep_waiting()
 
     def take_answer(self, response: Any, body: bytes) -> None:
         """Take the bytes of an answer.
@@ -387,10 +404,37 @@ class CopySession:
             lacked = min(result.size, result.high_watermark - result.offset)
             if lacked > 0:  # never so of a node in sync: the high watermark waits for it
                 self._pace.spend(lacked, self.answered_at)
+            self._note_taken(copy)
             try:
                 copy.take(data)
             except VqError as error:
                 self.fail(copy, error)
+
+    def _note_taken(self, copy: Copy) -> None:
+        if copy is not self._taken:
+            if self._taken is not None and self.answered_at - self._taken_at < SEVERAL_S:
+                self._several_until = self.answered_at + SEVERAL_S
+            self._taken = copy
+        self._taken_at = self.answered_at
+
+    @property
+    def _writes_alone(self) -> bool:
+        """Whether the next request leaves behind a flush, and no other partition is likely to need
+        one before that.
+
+        A request that waited at the master meanwhile would be answered with nothing, for each
+        message of a lone sender once more. What another partition gets nevertheless is asked for
+        behind the flush, or by ``keep_waiting``, which the follower calls every second.
+        """
+        copy = self._taken
+        return (
+            copy is not None
+            and copy.asked_at < 0
+            and not self.state.items
+            and self.answered_at >= self._several_until
+            and copy not in self._paused
+            and self.has(copy)
+        )
 
     def fail(self, copy: Copy, error: VqError) -> None:
         """Copy a partition no more until its log was compared with the master's again."""
@@ -398,6 +442,7 @@ class CopySession:
             self.state.remove(copy)
             self._leave(copy)
             self.failures[copy.channel] = error
+            self.keep_waiting()
 
     def look_at_paused(self, now: float) -> None:
         """Ask again for what was not taken: if it is now, and else to hear what was deleted."""
