@@ -1,9 +1,11 @@
 """A broker that knows users: who gets in, and whose connection ends."""
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
+from support.access import limit
 from support.broker import Client, MemoryCluster
 from support.client import factory_of, started
 from support.users import SALT, add, user_of
@@ -12,6 +14,7 @@ from vq import Message
 from vq.broker.node import BrokerNode
 from vq.broker.security.attempts import BURST
 from vq.broker.security.users import STALE_S
+from vq.broker.serving.broker_session import BrokerSession
 from vq.broker.serving.server import ENDED_COST, REFUSED_BURST_S, REFUSED_PAUSE_S
 from vq.broker.serving.server_facts import server_facts
 from vq.client.cluster import ClusterClient
@@ -179,6 +182,28 @@ async def test_connections_that_end_with_a_password_are_no_failures(
     assert not server.authentication.attempts.failed
     assert not server.debts.of("client", server.now())
     await ping(await connected(cluster, node, Login("anna", "other")))
+
+
+async def test_sessions_do_not_wait_for_the_garbage_collector(
+    cluster: MemoryCluster, node: BrokerNode
+) -> None:
+    """A flood of connections would leave tens of MiB of them, with users and with quotas, too."""
+
+    def sessions() -> int:
+        return sum(type(each) is BrokerSession for each in gc.get_objects())
+
+    await limit(cluster, "anonymous requests=500")
+    gc.collect()
+    before = sessions()
+    gc.disable()
+    try:
+        (await connected(cluster, node)).close()
+        with pytest.raises(NotAuthenticated):
+            await connected(cluster, node, Login("anna", "wrong"))
+        await until(lambda: not node.parts.server.sessions)
+        await until(lambda: sessions() == before)
+    finally:
+        gc.enable()
 
 
 # Whose connection ends ----------------------------------------------------------------------------

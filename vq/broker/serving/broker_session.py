@@ -373,6 +373,8 @@ class BrokerSession(asyncio.Protocol):
             self._server.handshake_failed(self, exc)
         self._transport = None
         self.connection.ended()
+        if isinstance(self.connection, MeteredConnection):
+            self.connection = self.connection.inner  # the other one refers to this session
         self._forget()
         self._server.remove(self)
 
