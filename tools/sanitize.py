@@ -23,6 +23,7 @@ from build_loops import SOURCES, NotCompiled, compile_module, target_of
 ROOT = Path(__file__).resolve().parent.parent
 #: Whatever is tried with the compiled loops and with their Python twins.
 SUITES = (
+    "tests/unit/store/commit",
     "tests/unit/store/records",
     "tests/unit/client/producer",
     "tests/unit/client/consumer/deliver",

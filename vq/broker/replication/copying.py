@@ -38,6 +38,7 @@ from vq.remoting.messages import decode_reply, described_error, encode_header
 from vq.store.log.framing import batches_ready
 from vq.store.log.log_config import LogBegin
 from vq.store.records.format import BATCH_ON_DISK_BYTES_MAX
+from vq.turn import Turn
 
 logger = get_logger(__name__)
 
@@ -168,6 +169,7 @@ class CopySession:
         logs: Delete what its master has deleted.
         disks: Know why nothing is taken for a partition now. What the master has deleted is deleted
             all the same: that makes space.
+        turn: Of the loop.
         bytes_per_s: How fast this node catches up, at most; 0: no limit. What a node in sync copies
             is not slowed.
     """
@@ -179,9 +181,11 @@ class CopySession:
         node: str,
         logs: ChannelLogs,
         disks: DataDisks,
+        turn: Turn,
         *,
         bytes_per_s: int = 0,
     ) -> None:
+        self._turn = turn
         self._disks = disks
         self._logs = logs
         self._pace = Pace(bytes_per_s)
@@ -290,7 +294,12 @@ class CopySession:
             if pause_s:
                 self._loop.call_later(pause_s, self._request)
             else:
-                self._loop.call_soon(self._request)
+                self._turn.add(self)  # behind a flush it ends without a further iteration
+
+    def write_out(self) -> None:
+        """See ``turn.Writer``."""
+        self._request()
+        self._connection.flush()
 
     def _request(self) -> None:
         """Send one request for all that is asked for."""
@@ -345,6 +354,7 @@ class CopySession:
             logger.exception("taking what was copied failed")
             self.end(InternalError(f"{type(error).__name__}: {error}"))
             return
+        self._turn.hasten()  # all that was asked for together is written
         self.keep_waiting()
 
     def take_answer(self, response: Any, body: bytes) -> None:

@@ -179,6 +179,21 @@ class BrokerSession(asyncio.Protocol):
         if handled < len(events) and self._closing_since is None:
             line = server.held if handled < left else server.line
             self._wait(line, events[handled:], data)
+        elif handled == 1:
+            self._hasten()
+
+    def _hasten(self) -> None:
+        """Begin now what otherwise begins with the end of the turn: the peer sent one request.
+
+        It waits for its answer, most likely, and what it began or completed is shared by nothing.
+        """
+        server = self._server
+        if server.requests_waiting == 1 == self.in_flight:
+            server.turn.hasten()  # nobody else's message could share a flush with this one
+        elif self.connection.principal.proved:
+            server.turn.write_out()  # a copy told what it has, by which others' PUTs are stored
+        elif self._outgoing.waits:
+            self.write_out()
 
     def _handle(self, events: Sequence[Opened | Request | Closing]) -> int:
         """Have requests handled while the node has room, then see whether to go on reading.

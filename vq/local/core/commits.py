@@ -291,7 +291,7 @@ class Commits:
         codes: Sequence[int],
         *,
         purged: Sequence[LaneRange] = (),
-        flushed: Iterable[int] = ALL_LANES,
+        flushed: Sequence[int] = ALL_LANES,
     ) -> Mapping[int, VqError]:
         """Store, flush these lanes, and publish; return what went wrong, by lane."""
         base, intake = self._base, self._intake

@@ -122,6 +122,11 @@ class MemoryFile:
         self._node.pending.append(("truncate", length, b""))
         self._disk._record(DiskOperation("truncate", self._path, position=length))
 
+    @property
+    def descriptor(self) -> int:
+        """See ``File.descriptor``."""
+        return -1
+
     def datasync(self) -> None:
         """See ``File.datasync``; after a failure the un-synced bytes are gone from the medium."""
         self._check_open()

@@ -7,7 +7,7 @@ appended, rolled and dropped is decided in ``log``.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from vq.errors import InvalidState
 from vq.store.disk.disk import Disk
@@ -20,9 +20,26 @@ from vq.store.log.log_status import LogStatus
 from vq.store.log.recovered import Recovered
 from vq.store.log.ticket import SyncTicket
 
-__all__ = ["Flushing"]
+__all__ = ["DataFlush", "Flushing"]
 
 _OK: Final = LogState.OK  # looked up for each flush
+_new: Final = tuple.__new__  # of a named tuple: the same without its Python-level wrapper
+
+
+class DataFlush(NamedTuple):
+    """A flush of one block's bytes, where nothing else of the log is to be made durable.
+
+    Attributes:
+        block: Its file is to be synced.
+        length, allocated: Of the block, which become durable.
+        offset, messages: As of a ``SyncTicket``.
+    """
+
+    block: Block
+    length: int
+    allocated: int
+    offset: int
+    messages: int
 
 
 class Flushing:
@@ -49,6 +66,7 @@ class Flushing:
         "_blocks",
         "_cache",
         "_config",
+        "_data",
         "_dirty",
         "_disk",
         "_status",
@@ -99,11 +117,12 @@ class Flushing:
         # Closed blocks whose index is not beside them yet.
         self._unsaved = [b for b in recovered.blocks[:-1] if not b.index_saved]
         self._ticket: SyncTicket | None = None
+        self._data: DataFlush | None = None  # ... or this is out
 
     @property
     def under_way(self) -> bool:
         """Whether a ticket is out."""
-        return self._ticket is not None
+        return self._ticket is not None or self._data is not None
 
     @property
     def deletes(self) -> bool:
@@ -166,7 +185,8 @@ class Flushing:
         ``make_checkpoint`` is called when a checkpoint is due.
         """
         status = self._status
-        if self._ticket is not None or not (self._dirty or self.checkpoint_wanted):
+        out = self._ticket is not None or self._data is not None
+        if out or not (self._dirty or self.checkpoint_wanted):
             return None
         if status.state is not _OK and not status.can_flush:
             return None
@@ -185,11 +205,7 @@ class Flushing:
         if self.new_names:
             ticket.directories = list(dict.fromkeys(reversed(self.new_names)))
             self.new_names = []
-        if (
-            self.checkpoint_wanted
-            or status.end_offset - self.checkpoint_offset >= self._config.checkpoint_bytes
-            or self.batches >= self._config.checkpoint_batches
-        ):
+        if self._checkpoint_due():
             ticket.indexes = [(block, block.index_bytes()) for block in self._unsaved]
             ticket.checkpoint = make_checkpoint()
             ticket.doomed, self.doomed = self.doomed, []
@@ -200,6 +216,56 @@ class Flushing:
             self.batches = 0
         self._ticket = ticket
         return ticket
+
+    def _checkpoint_due(self) -> bool:
+        return (
+            self.checkpoint_wanted
+            or self._status.end_offset - self.checkpoint_offset >= self._config.checkpoint_bytes
+            or self.batches >= self._config.checkpoint_batches
+        )
+
+    def begin_data(self) -> DataFlush | None:
+        """Return the one block whose bytes are all that a flush has to make durable.
+
+        None: there is more to do, or nothing, or a ticket is out; ``begin`` knows. The flush counts
+        as the ticket that is out. Sync the block's file, then ``take_data_back``; after an error
+        the log has to ``fail``.
+        """
+        status, dirty = self._status, self._dirty
+        if (
+            len(dirty) != 1
+            or self._ticket is not None
+            or self._data is not None
+            or status.state is not _OK
+            or self.new_names
+            or self.first_checkpoint is not None
+            or self.beginning is not None
+            or self._checkpoint_due()
+        ):
+            return None
+        block = dirty[0]
+        self._data = _new(
+            DataFlush,
+            (block, block.length, block.allocated, status.end_offset, status.messages),
+        )
+        return self._data
+
+    def take_data_back(self, flush: DataFlush) -> None:
+        """Note that the bytes of a block are durable, unless the log has failed meanwhile.
+
+        Raises:
+            InvalidState: It is not the flush that is out.
+        """
+        if flush is not self._data:
+            raise InvalidState("this flush is not the one in flight")
+        self._data = None
+        if self._status.state is not _OK and not self._status.can_flush:
+            return
+        block, length, allocated, self.synced_offset, self.messages_synced = flush
+        block.synced_length, block.synced_allocated = length, allocated
+        if block.length == length:
+            self._dirty.remove(block)
+            block.cache.unpin(block)
 
     def take_back(self, ticket: SyncTicket) -> None:
         """Take back a ticket that ran, and apply its result unless the log has failed meanwhile.
