@@ -15,7 +15,7 @@ from vq.broker.node import BrokerNode
 from vq.broker.security.attempts import BURST
 from vq.broker.security.users import STALE_S
 from vq.broker.serving.broker_session import BrokerSession
-from vq.broker.serving.server import ENDED_COST, REFUSED_BURST_S, REFUSED_PAUSE_S
+from vq.broker.serving.server import CUT_LOGIN_S, ENDED_COST, REFUSED_BURST_S, REFUSED_PAUSE_S
 from vq.broker.serving.server_facts import server_facts
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
@@ -23,6 +23,7 @@ from vq.coordination.security.users import change_user, remove_user
 from vq.errors import Busy, ConnectionCut, MemberRequired, NotAuthenticated, VqError
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.broker_connection import BrokerConnection, connect
+from vq.remoting.connection import ClientConnection, ConnectionState
 from vq.remoting.format import Command
 from vq.remoting.hello import KnownPeer
 from vq.remoting.login import ANONYMOUS_LOGIN, Login
@@ -182,6 +183,26 @@ async def test_connections_that_end_with_a_password_are_no_failures(
     assert not server.authentication.attempts.failed
     assert not server.debts.of("client", server.now())
     await ping(await connected(cluster, node, Login("anna", "other")))
+
+
+async def test_who_leaves_instead_of_a_proof_owes_for_it(
+    cluster: MemoryCluster, node: BrokerNode
+) -> None:
+    """But not after a while: it may be the broker that is slow."""
+    server = node.parts.server
+    owed = []
+    for waits_s in (0.0, CUT_LOGIN_S):
+        client = Client()
+        client.connection = ClientConnection(ANNA)
+        await cluster.network.at("cutter").connect(node.address, lambda client=client: client)
+        client.transport.writelines(client.connection.hello())
+        states = [ConnectionState.AUTHENTICATING]
+        await until(lambda states=states: [e.connection.state for e in server.sessions] == states)
+        await asyncio.sleep(waits_s)
+        client.close()
+        await until(lambda: not server.sessions)
+        owed.append(server.debts.of("cutter", server.now()))
+    assert owed == [pytest.approx(ENDED_COST, abs=5), 0]
 
 
 async def test_sessions_do_not_wait_for_the_garbage_collector(
