@@ -11,6 +11,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 from support.cluster import ProcessCluster, process_cluster
 from support.zookeeper import ZooKeeperRoot, ZooKeeperService, embedded, own_root, service
 
@@ -37,6 +38,10 @@ TESTS = Path(__file__).parent
 #: What does more, everywhere, with ``VQ_LONG=1``.
 HAVE_LONG_FORMS = {"faults", "property"}
 hypothesis.settings.load_profile("long" if LONG else "short")
+if not LONG:
+    # Hypothesis draws from the constants of the sources: each process would parse all of them, and
+    # a changed number anywhere would change the examples.
+    providers.is_local_module_file = lambda path: False
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -51,6 +51,9 @@ PENDING_BYTES_MAX: Final = 64 * limits.MIB
 OF_ALL: Final = (NotMaster, StaleEpoch, ShuttingDown, ConnectionCut)
 #: While nothing is taken for a partition, it is asked for so often.
 PAUSED_S: Final = 5.0
+#: If two partitions got something within so long, a request waits at the master while they are
+#: written, too.
+SEVERAL_S: Final = 1.0
 #: A master that is left has so long to hear of it.
 LAST_WORD_S: Final = 1.0
 _SESSION: Final = 1
@@ -199,6 +202,9 @@ class CopySession:
         self._paused: dict[Copy, float] = {}  # since when
         self._scheduled = False
         self._leaving = False  # the connection is closed once the master has heard the last word
+        self._taken: Copy | None = None  # the partition that got something last,
+        self._taken_at = 0.0  # and when
+        self._several_until = 0.0
         self.pending = 0  # bytes of answers that are not wholly written
         self.answered_at = self._loop.time()
         self.ended: asyncio.Future[VqError] = self._loop.create_future()
@@ -355,7 +361,8 @@ class CopySession:
             self.end(InternalError(f"{type(error).__name__}: {error}"))
             return
         self._turn.hasten()  # all that was asked for together is written
-        self.keep_waiting()
+        if not self._writes_alone:
+            self.keep_waiting()
 
     def take_answer(self, response: Any, body: bytes) -> None:
         """Take the bytes of an answer.
@@ -397,10 +404,37 @@ class CopySession:
             lacked = min(result.size, result.high_watermark - result.offset)
             if lacked > 0:  # never so of a node in sync: the high watermark waits for it
                 self._pace.spend(lacked, self.answered_at)
+            self._note_taken(copy)
             try:
                 copy.take(data)
             except VqError as error:
                 self.fail(copy, error)
+
+    def _note_taken(self, copy: Copy) -> None:
+        if copy is not self._taken:
+            if self._taken is not None and self.answered_at - self._taken_at < SEVERAL_S:
+                self._several_until = self.answered_at + SEVERAL_S
+            self._taken = copy
+        self._taken_at = self.answered_at
+
+    @property
+    def _writes_alone(self) -> bool:
+        """Whether the next request leaves behind a flush, and no other partition is likely to need
+        one before that.
+
+        A request that waited at the master meanwhile would be answered with nothing, for each
+        message of a lone sender once more. What another partition gets nevertheless is asked for
+        behind the flush, or by ``keep_waiting``, which the follower calls every second.
+        """
+        copy = self._taken
+        return (
+            copy is not None
+            and copy.asked_at < 0
+            and not self.state.items
+            and self.answered_at >= self._several_until
+            and copy not in self._paused
+            and self.has(copy)
+        )
 
     def fail(self, copy: Copy, error: VqError) -> None:
         """Copy a partition no more until its log was compared with the master's again."""
@@ -408,6 +442,7 @@ class CopySession:
             self.state.remove(copy)
             self._leave(copy)
             self.failures[copy.channel] = error
+            self.keep_waiting()
 
     def look_at_paused(self, now: float) -> None:
         """Ask again for what was not taken: if it is now, and else to hear what was deleted."""

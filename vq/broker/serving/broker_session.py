@@ -189,7 +189,8 @@ class BrokerSession(asyncio.Protocol):
         """
         server = self._server
         if server.requests_waiting == 1 == self.in_flight:
-            server.turn.hasten()  # nobody else's message could share a flush with this one
+            server.turn.hasten()  # nobody else's message could share a flush with this one,
+            server.turn.write_out()  # or an answer to a copy
         elif self.connection.principal.proved:
             server.turn.write_out()  # a copy told what it has, by which others' PUTs are stored
         elif self._outgoing.waits:

@@ -66,11 +66,10 @@ class Flushing:
         "_blocks",
         "_cache",
         "_config",
-        "_data",
         "_dirty",
         "_disk",
+        "_out",
         "_status",
-        "_ticket",
         "_unsaved",
         "batches",
         "beginning",
@@ -116,13 +115,17 @@ class Flushing:
         self._dirty: list[Block] = []
         # Closed blocks whose index is not beside them yet.
         self._unsaved = [b for b in recovered.blocks[:-1] if not b.index_saved]
-        self._ticket: SyncTicket | None = None
-        self._data: DataFlush | None = None  # ... or this is out
+        self._out: SyncTicket | DataFlush | None = None
 
     @property
     def under_way(self) -> bool:
         """Whether a ticket is out."""
-        return self._ticket is not None or self._data is not None
+        return self._out is not None
+
+    @property
+    def _ticket(self) -> SyncTicket | None:
+        """What is out, if it is a ticket."""
+        return self._out if isinstance(self._out, SyncTicket) else None
 
     @property
     def deletes(self) -> bool:
@@ -185,8 +188,7 @@ class Flushing:
         ``make_checkpoint`` is called when a checkpoint is due.
         """
         status = self._status
-        out = self._ticket is not None or self._data is not None
-        if out or not (self._dirty or self.checkpoint_wanted):
+        if self._out is not None or not (self._dirty or self.checkpoint_wanted):
             return None
         if status.state is not _OK and not status.can_flush:
             return None
@@ -214,7 +216,7 @@ class Flushing:
             self.checkpoint_wanted = False
             self.checkpoint_offset = status.end_offset
             self.batches = 0
-        self._ticket = ticket
+        self._out = ticket
         return ticket
 
     def _checkpoint_due(self) -> bool:
@@ -234,8 +236,7 @@ class Flushing:
         status, dirty = self._status, self._dirty
         if (
             len(dirty) != 1
-            or self._ticket is not None
-            or self._data is not None
+            or self._out is not None
             or status.state is not _OK
             or self.new_names
             or self.first_checkpoint is not None
@@ -244,11 +245,12 @@ class Flushing:
         ):
             return None
         block = dirty[0]
-        self._data = _new(
+        found: DataFlush = _new(
             DataFlush,
             (block, block.length, block.allocated, status.end_offset, status.messages),
         )
-        return self._data
+        self._out = found
+        return found
 
     def take_data_back(self, flush: DataFlush) -> None:
         """Note that the bytes of a block are durable, unless the log has failed meanwhile.
@@ -256,9 +258,9 @@ class Flushing:
         Raises:
             InvalidState: It is not the flush that is out.
         """
-        if flush is not self._data:
+        if flush is not self._out:
             raise InvalidState("this flush is not the one in flight")
-        self._data = None
+        self._out = None
         if self._status.state is not _OK and not self._status.can_flush:
             return
         block, length, allocated, self.synced_offset, self.messages_synced = flush
@@ -273,9 +275,9 @@ class Flushing:
         Raises:
             InvalidState: It is not the ticket that is out.
         """
-        if ticket is not self._ticket:
+        if ticket is not self._out:
             raise InvalidState("this ticket is not the one in flight")
-        self._ticket = None
+        self._out = None
         status = self._status
         if status.state is not _OK and not status.can_flush:
             return
