@@ -387,8 +387,12 @@ class BrokerSession(asyncio.Protocol):
         """Forget everything that belongs to the connection."""
         if self._transport is None:
             self._server.handshake_failed(self, exc)
+        elif self.connection.state is ConnectionState.AUTHENTICATING:
+            self._server.login_cut(self, self._server.now() - self._silence.made)
         self._transport = None
         self.connection.ended()
+        if isinstance(self.connection, MeteredConnection):
+            self.connection = self.connection.inner  # the other one refers to this session
         self._forget()
         self._server.remove(self)
 
