@@ -40,6 +40,13 @@ def a_mutant(**changes: object) -> mutants.Mutant:
     return mutants.Mutant(**{**fields, **changes})  # type: ignore[arg-type]
 
 
+@pytest.fixture(autouse=True)
+def few_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the pytest of a tree load no plugins but what the tool asks for: that takes seconds."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", "pytest_timeout,xdist.plugin")
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     (tmp_path / "subject.py").write_text("def one():\n    return 1\n")
