@@ -104,7 +104,10 @@ class Commits:
         now = base.clock.monotonic()
         if now < self._notes_wait_until:
             return
-        base.check_not_interrupting()
+        try:
+            base.check_not_interrupting()
+        except InvalidState:  # the message is completed; a later call notes it
+            return
         with base.lock:
             codes = popped(intake.done, len(intake.done) - 1)  # one is left: a commit follows
             try:
