@@ -169,8 +169,8 @@ class BrokerSession(asyncio.Protocol):
         if server.requests_waiting == 1 == self.in_flight:
             server.turn.hasten()  # nobody else's message could share a flush with this one,
             server.turn.write_out()  # or an answer to a copy
-        elif self.connection.principal.proved:
-            server.turn.write_out()  # a copy told what it has, by which others' PUTs are stored
+        elif self.connection.principal.proved and server.requests_waiting <= 1:
+            server.turn.write_out()  # a copy told what it has, by which a PUT is stored, perhaps
         elif self._outgoing.waits:
             self.write_out()
 

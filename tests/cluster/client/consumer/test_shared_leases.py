@@ -11,6 +11,8 @@ from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
 
 from vq import ConsumerConfig, Message, aio
+from vq.client.consumer.shared.desk import SharedDesk
+from vq.client.consumer.shared.handles import SettleKind
 from vq.client.reading.partition_reader import PartitionReader
 from vq.errors import PartitionFailed
 from vq.remoting.wire_pb2 import GetRequest, GetResponse
@@ -134,6 +136,53 @@ async def test_what_waits_behind_a_long_listener_goes_to_another_member(
     await until(lambda: len(seen) == 2)
     go_on.set()
     assert seen == [("long", b"0", 1), ("short", b"1", 1)]
+    for each in (first, second):
+        await each.close()
+
+
+@pytest.mark.parametrize("kind", [SettleKind.EXTEND, SettleKind.RELEASE])
+async def test_no_listener_begins_whose_lease_was_over_when_the_journal_answered(
+    factories: list[aio.MessageFactory], monkeypatch: pytest.MonkeyPatch, kind: SettleKind
+) -> None:
+    """A starved process learns late that a lease has begun anew, or what it said before.
+
+    Another member has the message then, and may be done with it.
+    """
+    settle, get = SharedDesk.settle, PartitionReader.get
+    seen: list[tuple[str, int]] = []
+    slow: list[SettleKind] = []
+
+    async def answer_late(self: SharedDesk, sources: Any, runs: Any) -> Any:
+        answer = await settle(self, sources, runs)
+        if not slow and runs[0].kind is kind:
+            slow.append(kind)
+            await asyncio.sleep(5.0)
+        return answer
+
+    async def read_late(self: PartitionReader, request: GetRequest, *more: Any, **how: Any) -> Any:
+        answer = await get(self, request, *more, **how)
+        if request.max_bytes > 1 and kind is SettleKind.EXTEND and not slow:
+            await asyncio.sleep(0.1)
+        return answer
+
+    monkeypatch.setattr(SharedDesk, "settle", answer_late)
+    monkeypatch.setattr(PartitionReader, "get", read_late)
+
+    def listener(name: str) -> Any:
+        async def listen(message: Any) -> None:
+            seen.append((name, message.attempts))
+            if kind is SettleKind.RELEASE and message.attempts == 1:
+                raise OSError("try again")
+
+        return listen
+
+    await send(factories[0], 1)
+    first = await member(factories[0], listener("first"), lease_s=0.5)
+    await until(lambda: bool(slow))
+    second = await member(factories[1], listener("second"), lease_s=0.5)
+    await asyncio.sleep(10.0)
+    assert seen[-1] == ("second", 2 if kind is SettleKind.EXTEND else 3)
+    assert len(seen) == (1 if kind is SettleKind.EXTEND else 2)
     for each in (first, second):
         await each.close()
 

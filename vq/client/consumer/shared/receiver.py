@@ -48,7 +48,8 @@ logger = get_logger(__name__)
 WAITED_SHARE: Final = 0.1
 #: So long a message waits for a worker of this member; then others may have it.
 QUEUED_S: Final = 1.0
-#: How long an answer of the journal is waited for before a message that was delivered before.
+#: How long an answer of the journal is waited for before a message that was delivered before; half
+#: of a lease at most.
 TOLD_S: Final = 1.0
 
 
@@ -308,26 +309,33 @@ class SharedReceiver(SharedSources):
         """
         while self._queue:
             item, until = self._pop()
-            now = self._cluster.clock.monotonic()
-            if until - now < self._fresh_s:
-                begins_at = await self._begin_lease(item, until - now)
-                if begins_at is None:
-                    self._settle_here(item.handle, SettleKind.UNUSED)
-                    self._told_over([item])
-                    continue
-                until = begins_at + self._terms.lease_ms / 1_000
+            over_at = await self._lease_end(item, until)
+            if over_at is None:
+                self._settle_here(item.handle, SettleKind.UNUSED)
+                self._told_over([item])
+                continue
             if self._given is not None:
-                self._given.add(item.handle, until, now)
+                self._given.add(item.handle, over_at, self._cluster.clock.monotonic())
                 self._over(item.handle)
             return item
         return None
 
-    async def _begin_lease(self, item: HeldMessage, left_s: float) -> float | None:
-        """Begin the lease of a message anew; return when, or None: it is not with this member."""
-        if left_s <= 0:
-            return None
-        now = self._cluster.clock.monotonic()
+    async def _lease_end(self, item: HeldMessage, until: float) -> float | None:
+        """Return until when a message is with this member, nearly a lease; None: it is not.
+
+        Its lease begins anew if it must. It is looked at the clock behind each wait: this process
+        may be stopped meanwhile, or starved, for longer than a lease.
+        """
+        clock, lease_s = self._cluster.clock, self._terms.lease_ms / 1_000
         try:
+            if self._given is None and item.deliveries > 1:
+                # Perhaps it ends the process: what is handled is told before.
+                await self._settled()
+            now = clock.monotonic()
+            if until - now >= self._fresh_s:
+                return until
+            if until <= now:
+                return None
             await self._settler.settle(item.handle, SettleKind.EXTEND, self._terms.lease_ms)
         except VqError as error:
             logger.debug("lease of a message cannot begin anew", group=self._group, error=error)
@@ -335,7 +343,7 @@ class SharedReceiver(SharedSources):
         except asyncio.CancelledError:
             self._settle_here(item.handle, SettleKind.UNUSED)
             raise
-        return now
+        return now + lease_s if clock.monotonic() < now + lease_s else None
 
     async def take(self) -> HeldMessage | None:
         """Return the next message; None: this was closed."""
@@ -416,8 +424,8 @@ class SharedReceiver(SharedSources):
             self._room.over()
             self._has_room.set()
 
-    async def settled(self) -> None:
+    async def _settled(self) -> None:
         """Return once the journal has answered to all that was said by now, or soon."""
         waiting = self._settler.waiting()
         if waiting:
-            await asyncio.wait(waiting, timeout=TOLD_S)
+            await asyncio.wait(waiting, timeout=min(TOLD_S, self._terms.lease_ms / 2_000))

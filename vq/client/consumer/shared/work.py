@@ -222,8 +222,6 @@ class SharedWork:
     async def _handle(self, item: HeldMessage) -> None:
         message = shared_message(item, self._settle)
         result: BaseException | Retry | None = None
-        if item.deliveries > 1:  # perhaps it ends the process: what is handled is told before
-            await self._receiver.settled()
         if self._is_tried(item):
             self._at[item.handle] = message
             try:
