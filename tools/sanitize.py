@@ -26,6 +26,8 @@ SUITES = (
     "tests/unit/store/commit",
     "tests/unit/store/records",
     "tests/unit/client/producer",
+    "tests/unit/client/test_future.py",
+    "tests/unit/test_message.py",
     "tests/unit/client/consumer/deliver",
     "tests/property/test_store_codecs.py",
 )

@@ -260,6 +260,11 @@ class ServerConnection(_Connection):
         """Who the peer has proved to be."""
         return self.known.principal
 
+    def ended(self) -> None:
+        """See ``_Connection.ended``; whoever was to say who the peer is may be gone, too."""
+        super().ended()
+        self._authenticate, self._check = accept_anonymous, None
+
     @property
     def requests_in_flight(self) -> int:
         """Number of requests without an answer. Invariant: 0 <= it <= 2 * ``requests_max``."""
@@ -488,7 +493,7 @@ class ServerConnection(_Connection):
         self._waiting.clear()
         self._parser.drop()  # the peer has a while to read why: its 16 MiB are not kept as long
         self._step(Step.REFUSED)
-        return Closing(error)
+        return Closing(error.with_traceback(None))  # its frames refer to this connection
 
 
 class ClientConnection(_Connection):

@@ -91,7 +91,8 @@ async def test_many_partitions_that_lack_little_each_are_slowed_too(cluster: Mem
     assert asyncio.get_running_loop().time() - begin > 12 * 200_000 / (1 << 20)
 
 
-async def test_each_message_of_a_lone_sender_costs_one_request(pair, monkeypatch):
+@pytest.mark.parametrize("partitions", [(0,) * 5, (0, 1, 0, 1, 0)])
+async def test_each_message_of_a_lone_sender_costs_one_request(pair, monkeypatch, partitions):
     """It leaves behind the flush and asks for the next one: none waits at the master meanwhile."""
     requests: list[CopySession] = []
     send = CopySession._request
@@ -100,8 +101,8 @@ async def test_each_message_of_a_lone_sender_costs_one_request(pair, monkeypatch
     )
     await pair.cluster.until_in_sync("n1", "n2")
     counts = []
-    for _ in range(5):
-        await pair.put()
+    for partition in partitions:
+        await pair.put(partition=partition)
         counts.append(len(requests))
     assert [after - before for before, after in pairwise(counts)] == [1] * 4
 

@@ -112,3 +112,17 @@ def test_the_process_ends_although_a_thread_hangs():
     """Neither the loop's end nor the interpreter's waits for the thread."""
     ran = subprocess.run([sys.executable, "-c", _STUCK], timeout=60, check=False)
     assert ran.returncode == 1
+
+
+def test_the_garbage_collector_seldom_looks_at_everything(monkeypatch: pytest.MonkeyPatch):
+    """As many objects as 20 000 look-ups have: one pass through all that is there, at most."""
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    before = gc.get_threshold()
+    try:
+        main.collect_rarely()
+        passes = gc.get_stats()[2]["collections"]
+        kept = [[] for _ in range(200_000)]
+        assert gc.get_stats()[2]["collections"] - passes <= 1
+        assert len(kept) == 200_000
+    finally:
+        gc.set_threshold(*before)

@@ -51,9 +51,11 @@ PENDING_BYTES_MAX: Final = 64 * limits.MIB
 OF_ALL: Final = (NotMaster, StaleEpoch, ShuttingDown, ConnectionCut)
 #: While nothing is taken for a partition, it is asked for so often.
 PAUSED_S: Final = 5.0
-#: If two partitions got something within so long, a request waits at the master while they are
-#: written, too.
+#: For so long after a partition got something while another one was written, a request waits at the
+#: master during flushes,
 SEVERAL_S: Final = 1.0
+#: and once in so many answers it does so in any case: otherwise that could not be seen.
+LOOK_EVERY: Final = 16
 #: A master that is left has so long to hear of it.
 LAST_WORD_S: Final = 1.0
 _SESSION: Final = 1
@@ -202,8 +204,8 @@ class CopySession:
         self._paused: dict[Copy, float] = {}  # since when
         self._scheduled = False
         self._leaving = False  # the connection is closed once the master has heard the last word
-        self._taken: Copy | None = None  # the partition that got something last,
-        self._taken_at = 0.0  # and when
+        self._taken: Copy | None = None  # the partition that got something last
+        self._takes = 0
         self._several_until = 0.0
         self.pending = 0  # bytes of answers that are not wholly written
         self.answered_at = self._loop.time()
@@ -360,8 +362,9 @@ class CopySession:
             logger.exception("taking what was copied failed")
             self.end(InternalError(f"{type(error).__name__}: {error}"))
             return
-        self._turn.hasten()  # all that was asked for together is written
-        if not self._writes_alone:
+        if self._writes_alone:
+            self._turn.hasten()  # nothing else will share the flush
+        else:
             self.keep_waiting()
 
     def take_answer(self, response: Any, body: bytes) -> None:
@@ -411,20 +414,19 @@ class CopySession:
                 self.fail(copy, error)
 
     def _note_taken(self, copy: Copy) -> None:
-        if copy is not self._taken:
-            if self._taken is not None and self.answered_at - self._taken_at < SEVERAL_S:
-                self._several_until = self.answered_at + SEVERAL_S
-            self._taken = copy
-        self._taken_at = self.answered_at
+        last, self._taken = self._taken, copy
+        self._takes += 1
+        if last is not None and last is not copy and last.asked_at < 0 and self.has(last):
+            self._several_until = self.answered_at + SEVERAL_S
 
     @property
     def _writes_alone(self) -> bool:
-        """Whether the next request leaves behind a flush, and no other partition is likely to need
-        one before that.
+        """Whether one partition is written, and the next request leaves behind its flush.
 
         A request that waited at the master meanwhile would be answered with nothing, for each
         message of a lone sender once more. What another partition gets nevertheless is asked for
-        behind the flush, or by ``keep_waiting``, which the follower calls every second.
+        behind the flush, or by ``keep_waiting``, which the follower calls every second. If several
+        partitions get something at the same time, a request waits for that: see ``SEVERAL_S``.
         """
         copy = self._taken
         return (
@@ -432,6 +434,7 @@ class CopySession:
             and copy.asked_at < 0
             and not self.state.items
             and self.answered_at >= self._several_until
+            and self._takes % LOOK_EVERY != 0
             and copy not in self._paused
             and self.has(copy)
         )

@@ -191,8 +191,8 @@ class BrokerSession(asyncio.Protocol):
         if server.requests_waiting == 1 == self.in_flight:
             server.turn.hasten()  # nobody else's message could share a flush with this one,
             server.turn.write_out()  # or an answer to a copy
-        elif self.connection.principal.proved:
-            server.turn.write_out()  # a copy told what it has, by which others' PUTs are stored
+        elif self.connection.principal.proved and server.requests_waiting <= 1:
+            server.turn.write_out()  # a copy told what it has, by which a PUT is stored, perhaps
         elif self._outgoing.waits:
             self.write_out()
 
@@ -387,8 +387,12 @@ class BrokerSession(asyncio.Protocol):
         """Forget everything that belongs to the connection."""
         if self._transport is None:
             self._server.handshake_failed(self, exc)
+        elif self.connection.state is ConnectionState.AUTHENTICATING:
+            self._server.login_cut(self, self._server.now() - self._silence.made)
         self._transport = None
         self.connection.ended()
+        if isinstance(self.connection, MeteredConnection):
+            self.connection = self.connection.inner  # the other one refers to this session
         self._forget()
         self._server.remove(self)
 

@@ -36,7 +36,7 @@ from vq.broker.serving.reach import COPY_READERS, READERS, CopyReach, Reach, is_
 from vq.broker.serving.reading import FILTER_SCAN_BYTES, cold, scan
 from vq.errors import Busy, FetchSessionLost, InternalError, InvalidRequest, VqError
 from vq.log_lines import get_logger
-from vq.message_filter import Filter
+from vq.message_filter import ALL, Filter
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
@@ -362,7 +362,8 @@ class ServedSession:
         try:
             if authority is not None:
                 authority.check(self._session.principal, Right.READ, Resource.TOPIC, item.topic)
-            wanted = Filter.of_request(item.tags, item.where)
+            named = item.tags or item.where
+            wanted = Filter.of_request(item.tags, item.where) if named else ALL
             if wanted and isinstance(self.reach, CopyReach):
                 raise InvalidRequest("a copy of a log takes all records; send no filter")
             fetched = self._fetched(item.handle, wanted, limits.FETCH_STATE_ENTRY_BYTES)

@@ -46,6 +46,8 @@ REFUSED_BURST_S: Final = 5.0
 REFUSED_PAUSE_S: Final = 10.0
 #: A connection that was ended for what it sent costs as much as so many refused requests.
 ENDED_COST: Final = 20.0
+#: So does one whose peer leaves, within this time, instead of a proof of who it is.
+CUT_LOGIN_S: Final = 2.0
 #: A new connection of an address that owes much counts as so many.
 OWING_WEIGHT: Final = 8.0
 #: How many silent connections are ended when the process has run out of file descriptors.
@@ -339,6 +341,14 @@ class Server:
         """
         self.failed_handshakes += 1
         if error is not None and not isinstance(error, TimeoutError):
+            self.debts.owe(session.counted_as, ENDED_COST, self.now())
+
+    def login_cut(self, session: BrokerSession, after_s: float) -> None:
+        """Note that a peer left when it had its challenge, so many seconds after it came.
+
+        It is owed, unless that is long: a slow broker must not hold it against its clients.
+        """
+        if after_s < CUT_LOGIN_S:
             self.debts.owe(session.counted_as, ENDED_COST, self.now())
 
     def remove(self, session: BrokerSession) -> None:

@@ -81,7 +81,7 @@ def python_tell(
             continue
         item.outcome = result
         callback = item.callback
-        if callback is not None:
+        if callback is not None and type(callback) is not FailureCallback:
             try:
                 callback(result, None)
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
