@@ -7,10 +7,12 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import accumulate
 from pathlib import Path
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 from support.cluster import ProcessCluster, process_cluster
 from support.zookeeper import ZooKeeperRoot, ZooKeeperService, embedded, own_root, service
 
@@ -34,9 +36,18 @@ for number, default in (
         signal.signal(number, default)
 LONG = os.environ.get("VQ_LONG") == "1"
 TESTS = Path(__file__).parent
+#: What tests of a folder do, unless they work all the time: see ``shared_order``.
+KINDS = {"spark": "first", "integration": "waits", "faults": "waits"}
+#: How much of the first part the tests of Spark take; up to where a part has tests that wait: those
+#: that another process takes over at its end do not. A slow test counts as so many others.
+SPARK_TAKES, WAITS_END, SLOW = 0.5, 0.8, 20
 #: What does more, everywhere, with ``VQ_LONG=1``.
 HAVE_LONG_FORMS = {"faults", "property"}
 hypothesis.settings.load_profile("long" if LONG else "short")
+if not LONG:
+    # Hypothesis draws from the constants of the sources: each process would parse all of them, and
+    # a changed number anywhere would change the examples.
+    providers.is_local_module_file = lambda path: False
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -88,18 +99,53 @@ def _import_modules(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before ``-m`` chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave long forms to their own command, and let what takes longest begin first.
-
-    The tests of Spark share a session, which takes a Java to itself: so they stay together in one
-    process, where others take the rest from it.
-    """
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave long forms to their own command, and order what several processes share."""
     for item in items:
         if LONG and item.path.relative_to(TESTS).parts[0] in HAVE_LONG_FORMS:
             item.add_marker(pytest.mark.long)
         elif not LONG and item.get_closest_marker("long") is not None:
             item.add_marker(pytest.mark.skip(reason="long form: make test-long"))
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/spark/"))
+    ours = getattr(config, "workerinput", None)  # xdist's
+    if ours is not None:
+        items[:] = shared_order(items, ours["workercount"])
+
+
+def shared_order(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
+    """Return the items in the order in which processes share them, an equal part for each.
+
+    The tests of Spark share a session, which takes a Java to itself: they come first and stay
+    together. Those of other processes mostly wait, and those in memory never do: so each part has
+    some of both, module by module, and what waits comes before the end of the part.
+    """
+    modules: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        modules.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    kinds: dict[str, list[list[pytest.Item]]] = {"first": [], "waits": [], "works": []}
+    for module in modules.values():
+        folder = module[0].path.relative_to(TESTS).parts[0]
+        kinds[KINDS.get(folder, "works")].append(module)
+    placed = [
+        *((-1.0, module) for module in kinds["first"]),
+        *(
+            (place // 1 + place % 1 * WAITS_END, module)
+            for place, module in spread(kinds["waits"], SPARK_TAKES, processes)
+        ),
+        *spread(kinds["works"], 0.0, processes),
+    ]
+    placed.sort(key=lambda each: each[0])
+    return [item for _, module in placed for item in module]
+
+
+def spread(
+    modules: list[list[pytest.Item]], begin: float, end: float
+) -> Iterator[tuple[float, list[pytest.Item]]]:
+    """Yield modules with places between two numbers, by how long those before them may take."""
+    sizes = [
+        sum(SLOW if each.get_closest_marker("slow") else 1 for each in module) for module in modules
+    ]
+    for before, module in zip(accumulate(sizes, initial=0), modules, strict=False):
+        yield begin + (end - begin) * before / sum(sizes), module
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -47,6 +47,7 @@ INSTALLED_FROM = (
     os.path.join("vq", "store", "records", "_columns.c"),
     os.path.join("vq", "store", "records", "_records.h"),
     os.path.join("vq", "client", "consumer", "deliver", "_asking.c"),
+    os.path.join("vq", "store", "commit", "_handover.c"),
     os.path.join("vq", "client", "producer", "_accumulator.c"),
     os.path.join("vq", "client", "producer", "_future.h"),
     os.path.join("vq", "client", "producer", "_head.h"),

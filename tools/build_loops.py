@@ -1,9 +1,9 @@
 """Puts the loops that run once per message, compiled, into an installation or a wheel.
 
 It is a hook of the build backend: ``pip install`` runs it, for an editable installation and for a
-wheel. It compiles five C files, which needs a C compiler and Python's headers. Without them, or
-with ``VQ_PURE=1`` in the environment, nothing is compiled, and vq runs the loops in Python: the
-same results, more time per message.
+wheel. It compiles the C files of ``SOURCES``, which needs a C compiler and Python's headers.
+Without them, or with ``VQ_PURE=1`` in the environment, nothing is compiled, and vq runs the loops
+in Python: the same results, more time per message.
 
 ``tools/release.py`` compiles for other Pythons and machines than this one. It names the directory
 with the modules in ``VQ_LOOPS`` and the wheel's tag in ``VQ_WHEEL_TAG``.
@@ -27,6 +27,7 @@ SOURCES = (
     Path("vq", "_message.c"),
     Path("vq", "client", "consumer", "deliver", "_asking.c"),
     Path("vq", "client", "producer", "_accumulator.c"),
+    Path("vq", "store", "commit", "_handover.c"),
     Path("vq", "store", "records", "_codec.c"),
     Path("vq", "store", "records", "_columns.c"),
 )

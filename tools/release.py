@@ -48,12 +48,10 @@ print(json.dumps([".".join(platform.python_version_tuple()[:2]), platform.machin
                   sysconfig.get_path("include"), platform.python_implementation()]))
 """
 #: Prints for each compiled loop whether it is installed.
-COMPILED = """
+COMPILED = f"""
 import importlib.util
 print(*[importlib.util.find_spec(name) is not None
-        for name in ("vq._message", "vq.store.records._codec", "vq.store.records._columns",
-                     "vq.client.producer._accumulator",
-                     "vq.client.consumer.deliver._asking")])
+        for name in {[".".join(source.with_suffix("").parts) for source in SOURCES]}])
 """
 
 

@@ -23,8 +23,11 @@ from build_loops import SOURCES, NotCompiled, compile_module, target_of
 ROOT = Path(__file__).resolve().parent.parent
 #: Whatever is tried with the compiled loops and with their Python twins.
 SUITES = (
+    "tests/unit/store/commit",
     "tests/unit/store/records",
     "tests/unit/client/producer",
+    "tests/unit/client/test_future.py",
+    "tests/unit/test_message.py",
     "tests/unit/client/consumer/deliver",
     "tests/property/test_store_codecs.py",
 )
@@ -68,19 +71,17 @@ def watched(place: Path, preload: str) -> dict[str, str]:
     return {**os.environ, **OPTIONS, "LD_PRELOAD": preload, "PYTHONPATH": path}
 
 
-def _check(copy: Path, environment: dict[str, str]) -> None:
-    """Return if a process of this environment takes the compiled loops of the copy."""
+def _program(copy: Path) -> str:
+    """Return what runs pytest, if a process takes the compiled loops of the copy."""
     modules = [".".join(source.with_suffix("").parts) for source in SOURCES]
-    ask = (
-        f"import {', '.join(modules)}; print(*[each.__file__ for each in ({', '.join(modules)},)])"
-    )
-    said = subprocess.run(
-        [sys.executable, "-c", ask], env=environment, capture_output=True, text=True, check=False
-    )
-    if said.returncode or not all(each.startswith(str(copy)) for each in said.stdout.split()):
-        raise NotCompiled(
-            f"the loops of the copy are not taken: {said.stdout}{said.stderr[-2000:]}"
-        )
+    return f"""
+import sys, {", ".join(modules)}
+taken = [each.__file__ for each in ({", ".join(modules)},)]
+if not all(each.startswith({str(copy)!r}) for each in taken):
+    sys.exit(f"the loops of the copy are not taken: {{taken}}")
+import pytest
+sys.exit(pytest.main(sys.argv[1:]))
+"""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -95,12 +96,14 @@ def run(arguments: Sequence[str]) -> int:
         shutil.copytree(ROOT / "vq", copy / "vq", ignore=shutil.ignore_patterns("*.so", "*.pyc"))
         for source in SOURCES:
             compile_module(copy / source, target_of(copy / source), FLAGS)
-        environment = watched(copy, preload)
-        _check(copy, environment)
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        command = [sys.executable, "-c", _program(copy), "-q"]
+        command += ["-p", "no:cacheprovider", "-p", "no:xdist"]
         command += ["--rootdir", str(ROOT), "--confcutdir", str(ROOT)]
         return subprocess.run(
-            [*command, *(arguments or SUITES)], cwd=ROOT, env=environment, check=False
+            [*command, *(arguments or SUITES)],
+            cwd=ROOT,
+            env=watched(copy, preload),
+            check=False,
         ).returncode
 
 

@@ -26,17 +26,34 @@ class Turn:
         call_soon: Schedules a callback behind everything that is ready now.
     """
 
-    __slots__ = ("_actions", "_call_soon", "_scheduled", "_writers")
+    __slots__ = ("_actions", "_call_soon", "_early", "_scheduled", "_writers")
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._call_soon = call_soon
         self._actions: tuple[Callable[[], None], ...] = ()
+        self._early: tuple[Callable[[], None], ...] = ()
         self._scheduled = False
         self._writers: list[Writer] = []
 
-    def on_end(self, action: Callable[[], None]) -> None:
-        """Have ``action`` called at the end of every turn in which ``schedule`` was called."""
+    def on_end(self, action: Callable[[], None], *, early: bool = False) -> None:
+        """Have ``action`` called at the end of every turn in which ``schedule`` was called.
+
+        With ``early`` also by ``hasten``.
+        """
         self._actions += (action,)
+        if early:
+            self._early += (action,)
+
+    def hasten(self) -> None:
+        """Call the early actions now: nothing more is expected that could share them.
+
+        The turn ends later all the same, while what they began goes on.
+        """
+        for action in self._early:
+            try:
+                action()
+            except Exception:
+                logger.exception("action within a loop iteration failed")
 
     def schedule(self) -> None:
         """Have ``run`` called at the end of this turn."""
@@ -66,6 +83,10 @@ class Turn:
                 action()
             except Exception:
                 logger.exception("action at the end of a loop iteration failed")
+        self.write_out()
+
+    def write_out(self) -> None:
+        """Have all write that gathered output so far."""
         while self._writers:  # a fetch session that answers makes its connection one of them
             writers, self._writers = self._writers, []
             for writer in writers:

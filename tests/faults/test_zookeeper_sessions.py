@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from support import waiting
 from support.chaos_proxy import UP, ChaosProxy
 from support.coordination import LeadingBroker
 from support.faults import wait_leader
@@ -40,6 +39,7 @@ from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import Address, TopicPartition
 from vq.operations.cluster.doctor import check_cluster
 from vq.remoting.ports import free_port
+from vq.testing import waiting
 from vq.testing.waiting import PROCESSES_WAIT_S
 
 pytestmark = pytest.mark.slow

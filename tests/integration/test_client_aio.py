@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from support import waiting
 from support.cluster import ProcessCluster, process_cluster
 from support.producers import client_of
 from support.zookeeper import ZooKeeperService
@@ -28,6 +27,7 @@ from vq.errors import (
 )
 from vq.limits import MESSAGE_BYTES_MAX, MIB
 from vq.model import SendResult, TopicPartition, TopicSettings
+from vq.testing import waiting
 from vq.testing.waiting import PROCESSES_WAIT_S
 
 until = partial(waiting.until, timeout_s=PROCESSES_WAIT_S)

@@ -1,6 +1,7 @@
 """What every page of the console looks like, in a real browser, over a cluster in memory.
 
-The pictures stay in ``.test-artifacts/console``: they are there to be looked at. To take some
+The pictures stay in ``.test-artifacts/console``: they are there to be looked at. The short form
+looks at every page and keeps pictures of those that differ most, ``VQ_LONG`` of all. To take some
 of them alone, in every variant::
 
     VQ_PICTURES=group,topic pytest tests/integration/test_console_pictures.py
@@ -168,6 +169,7 @@ SHORT = {
 #: takes axe longer than all its other rules.
 COLOURED = {*FEW, "topic-delete", "transactions", "explained", "letters", "hurt-overview"}
 LONG = os.environ.get("VQ_LONG") == "1"
+NAMED = os.environ.get("VQ_PICTURES", "")
 
 
 def test_every_page_has_its_pictures() -> None:
@@ -227,8 +229,8 @@ async def test_pages_in_four_variants(console: RunningConsole) -> None:
     """
     pictures = {name: path for each in ADDRESSES.values() for name, path in each.items()}
     short: Mapping[str, Sequence[str]] = {} if LONG else SHORT
-    if os.environ.get("VQ_PICTURES"):
-        short = dict.fromkeys(VARIANTS, os.environ["VQ_PICTURES"].split(","))
+    if NAMED:
+        short = dict.fromkeys(VARIANTS, NAMED.split(","))
     async with served(console) as address:
         await _take(
             address,
@@ -293,7 +295,8 @@ async def _take_all(
         await page.locator("h1").wait_for()
         if name in OPENED:
             await page.locator(OPENED[name]).first.click()
-        await page.screenshot(path=PICTURES / f"{name}-{variant}.png", full_page=True)
+        if LONG or NAMED or name in FEW:
+            await page.screenshot(path=PICTURES / f"{name}-{variant}.png", full_page=True)
         wrong += await _defects(page, name, VARIANTS[variant]["locale"])
 
 

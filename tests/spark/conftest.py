@@ -31,6 +31,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.adaptive.enabled": "false",
+        # Otherwise each call on a column asks Java and the stack where it was called.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
     made = session("vq-tests", master="local[2,2]", conf=conf)
     yield made

@@ -51,10 +51,17 @@ def random_settings(rng: random.Random, *, known: bool) -> TopicSettings:
     )
 
 
-def random_cluster(rng: random.Random, *, known: bool) -> Random:
-    """``known``: nothing is hidden, so that all figures of all disks are known."""
+def random_cluster(seed: int) -> Random:
+    """Half of it is silent here and there; nothing is hidden in the other, so all is known."""
     made = Random()
-    groups = {f"g{n}": [f"n{node}" for node in range(1, rng.randint(2, 3))] for n in range(4)}
+    add_half(random.Random(seed), made, "k", known=True)
+    add_half(random.Random(seed + 1), made, "u", known=False)
+    return made
+
+
+def add_half(rng: random.Random, made: Random, mark: str, *, known: bool) -> None:
+    """Add groups and topics whose names begin with ``mark``; ``known``: nothing is hidden."""
+    groups = {f"{mark}g{n}": [f"n{node}" for node in range(1, rng.randint(2, 3))] for n in range(4)}
     nodes = [f"{group}/{node}" for group in groups for node in groups[group]]
     quiet = {node for node in nodes if rng.random() < 0.12 and not known}
     for node in sorted(quiet):
@@ -62,11 +69,10 @@ def random_cluster(rng: random.Random, *, known: bool) -> Random:
     for group in groups:
         if all(f"{group}/{node}" in quiet for node in groups[group]):
             made.silent_groups[group] = f"{group} is silent"
-    for topic in "abcde":
+    for topic in (mark + letter for letter in "abcde"):
         made.settings[topic] = random_settings(rng, known=known)
         for number in range(rng.randint(1, 4)):
             fill(rng, made, groups, quiet, topic, number, known=known)
-    return made
 
 
 def fill(
@@ -390,10 +396,10 @@ def same(
 
 
 @pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 6))]
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 6, 2))]
 )
 def test_every_table_is_the_one_worked_out_by_hand(spark: SparkSession, seed: int) -> None:
-    made = random_cluster(random.Random(seed), known=seed % 2 == 0)
+    made = random_cluster(seed)
     blocks = frame_of(spark, made.rows).cache()
     one = growth.chosen(blocks)
     grown = growth.partitions(one, now_ms=NOW).cache()

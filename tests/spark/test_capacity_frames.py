@@ -245,7 +245,7 @@ def test_a_disk_settles_at_what_neither_retention_nor_archives_take(spark: Spark
         assert told.settles_at_bytes == expected, given
 
 
-@pytest.mark.parametrize("moved", [0.5, 12.0])
+@pytest.mark.parametrize("moved", [0.5, pytest.param(12.0, marks=pytest.mark.long)])
 def test_a_partition_that_moved_counts_once(spark: SparkSession, moved: float) -> None:
     """a-0 and b-0 get 1 000 bytes an hour; a-0 moved from b1 to b2, b-0 from b2 to b1."""
     rows = []

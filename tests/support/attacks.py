@@ -9,6 +9,7 @@ anybody's sake: a connection that is ended is opened again at once.
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import random
@@ -25,7 +26,7 @@ from typing import Any, Final
 
 from vq import limits
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.connection import ClientConnection
+from vq.remoting.connection import Challenged, ClientConnection
 from vq.remoting.format import FLAG_HESSIAN, MAGIC_VERSION, PREFIX, Command
 from vq.remoting.frames import FrameParser
 from vq.remoting.login import Login
@@ -111,9 +112,9 @@ class Peer(asyncio.Protocol):
                 await self.answer()
 
 
-async def hello(peer: Peer, login: Login | None = None) -> ClientConnection:
+async def hello(peer: Peer) -> ClientConnection:
     """Say HELLO as a client does, and wait until the connection is open."""
-    connection = ClientConnection() if login is None else ClientConnection(login)
+    connection = ClientConnection()
     peer.send(b"".join(connection.hello(client_id="attacker")))
     while not connection.receive_data(await peer.answer()):
         for each in connection.data_to_send():
@@ -161,9 +162,14 @@ async def lengths(peer: Peer, number: int) -> None:
 async def large_frames(peer: Peer, _number: int) -> None:
     """Send nearly all of the largest frame, and nothing more."""
     await hello(peer)
-    whole = frame(Command.PUT, b"", bytes(limits.FRAME_BYTES_MAX - PREFIX.size))
-    peer.send(whole[:-1])
+    peer.send(_without_end())
     await peer.ended()
+
+
+@functools.cache
+def _without_end() -> bytes:
+    """Made once: an attacker gives its time to what costs the broker."""
+    return frame(Command.PUT, b"", bytes(limits.FRAME_BYTES_MAX - PREFIX.size))[:-1]
 
 
 def hostile_headers() -> list[bytes]:
@@ -269,7 +275,25 @@ async def wrong_batches(peer: Peer, _number: int) -> None:
 async def wrong_passwords(peer: Peer, number: int) -> None:
     """Try passwords, each on a connection of its own."""
     login = _LOGINS.setdefault(number, Login("anna", "wrong"))
-    await hello(peer, login)
+    connection, challenged = await _challenged(peer, login)
+    keys = login.keys(challenged.salt, challenged.iterations)  # derived once
+    peer.send(b"".join(connection.authenticate(keys)))
+    await peer.ended()
+
+
+async def cut_logins(peer: Peer, number: int) -> None:
+    """Begin to log in, and leave when the broker has done its part."""
+    await _challenged(peer, _LOGINS.setdefault(number, Login("anna", "wrong")))
+
+
+async def _challenged(peer: Peer, login: Login) -> tuple[ClientConnection, Challenged]:
+    connection = ClientConnection(login)
+    peer.send(b"".join(connection.hello(client_id="attacker")))
+    while True:
+        for event in connection.receive_data(await peer.answer()):
+            if isinstance(event, Challenged):
+                return connection, event
+            raise ConnectionError(event)
 
 
 _LOGINS: Final[dict[int, Login]] = {}
@@ -320,6 +344,7 @@ ATTACKS: Final[Mapping[str, Attack]] = {
     "invented topics": Attack(invented_topics, 16, 16),
     "batches that are damaged": Attack(wrong_batches, 8, 8, memory_mib=64 + 256),
     "wrong passwords": Attack(wrong_passwords, 16, 16),
+    "log-ins that are cut": Attack(cut_logins, 16, 16),
     "handshakes that are cut": Attack(handshakes, 16, 16, over_tls=True),
 }
 

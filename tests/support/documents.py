@@ -56,6 +56,7 @@ spark.driver.extraJavaOptions {SHORT_LIVED}
 spark.sql.codegen.wholeStage false
 spark.sql.codegen.factoryMode NO_CODEGEN
 spark.sql.adaptive.enabled false
+spark.python.sql.dataFrameDebugging.enabled false
 """
 
 #: Reads file names from one descriptor and runs the files in one namespace; writes 0 or 1 for each.

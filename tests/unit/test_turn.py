@@ -69,3 +69,23 @@ def test_a_turn_that_its_caller_ends_schedules_nothing() -> None:
     assert seen == ["action", "a"]
     turn.schedule()
     assert len(scheduled) == 1, "the next turn ends by itself"
+
+
+def test_what_nothing_more_could_share_is_done_before_the_end_of_a_turn():
+    """An action that fails stops neither the others nor the end of the turn."""
+    scheduled, seen = [], []
+    turn = Turn(scheduled.append)
+
+    def broken():
+        seen.append("broken")
+        raise ValueError("a bug")
+
+    turn.on_end(broken, early=True)
+    turn.on_end(lambda: seen.append("early"), early=True)
+    turn.on_end(lambda: seen.append("end"))
+    turn.schedule()
+    turn.hasten()
+    assert seen == ["broken", "early"]
+    assert len(scheduled) == 1
+    scheduled[0]()
+    assert seen == ["broken", "early", "broken", "early", "end"]

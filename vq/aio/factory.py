@@ -30,7 +30,7 @@ from vq.tasks import begin_task
 if TYPE_CHECKING:
     from vq.aio.admin import Admin
     from vq.aio.local_factory import AsyncLocalConsumer
-    from vq.local.factory import LocalFactory
+    from vq.local.factory.factory import LocalFactory
 
 _MADE: "weakref.WeakSet[MessageFactory]" = weakref.WeakSet()
 
@@ -75,7 +75,7 @@ class MessageFactory:
             if config is not None:
                 self.config = settings_of(MessageFactoryConfig, config)
             if self.config.local is not None:
-                from vq.local.factory import LocalFactory  # most programs have a cluster
+                from vq.local.factory.factory import LocalFactory  # most programs have a cluster
 
                 self._local = LocalFactory(self.config.local)
                 return self
@@ -89,7 +89,7 @@ class MessageFactory:
             from vq.aio.local_factory import AsyncLocalProducer
 
             inner = self._local.producer(settings_of(ProducerConfig, config))
-            local = AsyncLocalProducer(self._local, inner)
+            local = AsyncLocalProducer(self._local.queues, inner)
             return cast("MessageProducer", local)  # the part of it that needs no cluster
         cluster = self._here()
         settings = settings_of(ProducerConfig, config)
@@ -107,7 +107,7 @@ class MessageFactory:
             from vq.aio.local_factory import AsyncLocalConsumer
 
             inner = self._local.consumer(settings_of(ConsumerConfig, config))
-            local = AsyncLocalConsumer(self._local, inner)
+            local = AsyncLocalConsumer(self._local.queues, inner)
             self._local_consumers = [each for each in self._local_consumers if not each.closed]
             self._local_consumers.append(local)
             return cast("MessageConsumer", local)

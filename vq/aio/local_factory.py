@@ -19,13 +19,10 @@ from vq.client.consumer.deliver.listening import check_listener
 from vq.client.future import SendCallback, check_callback, report
 from vq.client.kinds import check_between
 from vq.errors import InvalidState, TimedOut, VqError
-from vq.local.factory import (
-    LOOK_S,
-    LocalFactory,
-    LocalMessageConsumer,
-    LocalMessageProducer,
-    refuse_name,
-)
+from vq.local.factory.consumer import LOOK_S, LocalMessageConsumer
+from vq.local.factory.producer import LocalMessageProducer
+from vq.local.factory.queues import LocalQueues
+from vq.local.factory.refused import refuse_name
 from vq.local.items import LocalItem
 from vq.local.listeners import CANCELLED, as_delivered
 from vq.message_filter import Wanting
@@ -40,9 +37,9 @@ _monotonic: Final = time.monotonic
 class AsyncLocalProducer:
     """The part of ``vq.aio.MessageProducer`` that needs no cluster. One loop."""
 
-    def __init__(self, factory: LocalFactory, inner: LocalMessageProducer) -> None:
+    def __init__(self, queues: LocalQueues, inner: LocalMessageProducer) -> None:
         """Use ``vq.aio.MessageFactory.create_producer``."""
-        self._factory = factory
+        self._queues = queues
         self._inner = inner
 
     @property
@@ -88,7 +85,7 @@ class AsyncLocalProducer:
         check_callback(callback)
         topic = message.topic if isinstance(message, Message) else ""
         sending: concurrent.futures.Future[SendResult]
-        if self._factory.may_wait(topic):
+        if self._queues.may_wait(topic):
             sending = await asyncio.to_thread(self._inner.send_async, message, None, timeout)
         else:
             sending = self._inner.send_async(message, None, timeout)
@@ -150,9 +147,9 @@ def _telling(callback: SendCallback | None) -> "Callable[[asyncio.Future[SendRes
 class AsyncLocalConsumer:
     """The part of ``vq.aio.MessageConsumer`` that needs no cluster. One loop."""
 
-    def __init__(self, factory: LocalFactory, inner: LocalMessageConsumer) -> None:
+    def __init__(self, queues: LocalQueues, inner: LocalMessageConsumer) -> None:
         """Use ``vq.aio.MessageFactory.create_consumer``."""
-        self._factory = factory
+        self._queues = queues
         self._inner = inner
         self._loop = asyncio.get_running_loop()
         self._listening: set[asyncio.Task[Any] | None] = set()
@@ -236,7 +233,7 @@ class AsyncLocalConsumer:
         topic, passes = self._inner.pulled()
         self._inner.finish()
         if self._pulled is None:
-            queue = await asyncio.to_thread(self._factory.queue, topic)
+            queue = await asyncio.to_thread(self._queues.queue, topic)
             self._pulled = LocalQueue.over(queue._core)
         deadline = None if timeout is None else _monotonic() + timeout
         taken: list[tuple[LocalItem, Message]] = []

@@ -26,7 +26,7 @@ from vq.operations.partitions.placements import partitions_of
 
 if TYPE_CHECKING:
     from vq.blocking.admin import Admin
-    from vq.local.factory import LocalFactory
+    from vq.local.factory.factory import LocalFactory
 
 _STOP_S = 30.0
 
@@ -67,7 +67,7 @@ class MessageFactory:
             if config is not None:
                 self.config = settings_of(MessageFactoryConfig, config)
             if self.config.local is not None:
-                from vq.local.factory import LocalFactory  # most programs have a cluster
+                from vq.local.factory.factory import LocalFactory  # most programs have a cluster
 
                 self._local = LocalFactory(self.config.local)
                 return self

@@ -354,9 +354,8 @@ class MessageProducer:
                     count = batch.refuse(topic, error)
                     if isinstance(error, BufferFull):
                         core.count_full(count)
-        for future in reversed(batch.accepted()):  # the last one is mostly the last to be stored
-            if future.outcome is None:
-                future.exception()
+        while future := batch.last_waiting():  # it is mostly the last one to be stored
+            future.exception()
         return batch.results()
 
     def transaction(self) -> Transaction:

@@ -1,7 +1,6 @@
 """The process of a broker: builds the real parts, runs the node on uvloop, stops on signals."""
 
 import asyncio
-import ctypes
 import gc
 import logging
 import os
@@ -10,7 +9,6 @@ import resource
 import signal
 from typing import Final
 
-from vq import limits
 from vq.broker.base.config import AuthenticationMode, BrokerConfig
 from vq.broker.base.process import RealProcess
 from vq.broker.base.scheduler import ScheduledAlarm
@@ -18,6 +16,7 @@ from vq.broker.node import BrokerNode
 from vq.clock import SystemClock
 from vq.coordination.tree.zk import ZooKeeperCoordinator
 from vq.errors import InvalidArgument
+from vq.freed_memory import KEPT_BYTES_MAX, keep_freed_memory
 from vq.log_lines import get_logger
 from vq.remoting.ports import check_plaintext, is_loopback
 from vq.remoting.transport import TcpNetwork
@@ -26,12 +25,9 @@ from vq.store.disk.real_disk import RealDisk
 
 logger = get_logger(__name__)
 
-#: Freed memory that stays with the process, for the next frames.
-KEPT_BYTES: Final = 64 * limits.MIB
-#: Smaller blocks than this never go back to the kernel one by one; glibc takes no larger value.
-UNMAPPED_BYTES_MIN: Final = 32 * limits.MIB
-_M_TRIM_THRESHOLD: Final = -1  # <malloc.h>
-_M_MMAP_THRESHOLD: Final = -3
+#: The garbage collector looks at everything after so many passes through what is not old, 7 700
+#: new objects each; Python's own number is 10.
+OLD_PASSES: Final = 30
 
 
 def build_node(config: BrokerConfig) -> BrokerNode:
@@ -156,9 +152,7 @@ async def serve(config: BrokerConfig) -> bool:
         logger.critical("broker cannot start", error=starting.exception())
         return False
     starting.result()
-    # Objects made so far live as long as the process: exclude them from garbage collection.
-    gc.collect()
-    gc.freeze()
+    collect_rarely()
     failing = asyncio.ensure_future(node.failed())
     await asyncio.wait({failing, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if not failing.done():
@@ -179,7 +173,7 @@ def run_broker(config: BrokerConfig) -> None:
         VqError: It could not start, or not go on; the message says why and what to do.
     """
     raise_descriptor_limit()
-    keep_freed_memory()
+    keep_freed_memory(KEPT_BYTES_MAX)
     try:
         import uvloop
     except ImportError:  # no wheel for this platform: slower, not different
@@ -193,6 +187,17 @@ def run_broker(config: BrokerConfig) -> None:
         os._exit(1)
 
 
+def collect_rarely() -> None:
+    """Have the garbage collector look at everything as rarely as memory allows.
+
+    The loop stands still while it does: 10 ms and more where thousands of requests wait. Objects
+    made so far live as long as the process, so they are left out.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*gc.get_threshold()[:2], OLD_PASSES)
+
+
 def raise_descriptor_limit() -> None:
     """Raise the limit of open files to the maximum: connections and block files need them."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -200,20 +205,3 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError) as error:  # an unlimited hard limit above the kernel's own
         logger.warning("limit of open files cannot be raised", wanted=hard, error=error)
-
-
-def keep_freed_memory() -> bool:
-    """Have the allocator keep freed memory, up to a bound; return whether it does.
-
-    Frames come and go all the time. By default glibc hands the memory of a large one back to the
-    kernel as soon as it is freed, and each page of the next one costs a page fault: measured with
-    messages of 1 KiB, 1.6 faults per 4 KiB taken in, and a third of the broker's processor time.
-    Other C libraries are left as they are.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return False
-    return bool(
-        mallopt(_M_MMAP_THRESHOLD, UNMAPPED_BYTES_MIN) and mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
-    )

@@ -346,6 +346,7 @@ class Parts:
             self.partitions,
             disks,
             network,
+            front.turn,
             cluster=config.cluster,
             group=config.group,
             node=config.node,

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from vq import limits
 from vq.client.broker_connections import BrokerConnections, ConnectFailures
 from vq.client.broker_loads import BrokerLoads
 from vq.client.config import MessageFactoryConfig
@@ -48,6 +49,7 @@ from vq.errors import (
     Unreachable,
     VqError,
 )
+from vq.freed_memory import keep_freed_memory
 from vq.log_lines import get_logger
 from vq.model import (
     Address,
@@ -70,6 +72,8 @@ if TYPE_CHECKING:
     from vq.client.reading.zips import Zips
 
 logger = get_logger(__name__)
+#: Freed memory that the process keeps: what one partition of a consumer is sent at most, twice.
+_KEPT_BYTES: Final = 2 * limits.FETCH_BYTES_MAX
 
 #: An id that is not to be foreseen is one of the next 2 to the power of so many.
 UNFORESEEN_BITS: Final = 8
@@ -648,6 +652,7 @@ async def open_cluster(config: MessageFactoryConfig, *, operator: bool = False) 
         CoordinationError: ZooKeeper gives no answer in time; nothing is left open.
         InvalidArgument: A file of ``config.tls`` or ``config.zookeeper_tls`` cannot be used.
     """
+    keep_freed_memory(_KEPT_BYTES)
     cluster = ClusterClient(
         config,
         coordinator=ZooKeeperCoordinator(

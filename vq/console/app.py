@@ -5,7 +5,6 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from functools import cache
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -19,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from vq.console.accounts.accounts import AccountRole, has_accounts
 from vq.console.accounts.attempts import Attempts
@@ -32,7 +31,7 @@ from vq.console.clusters.measured import measured
 from vq.console.clusters.site import Open, Site
 from vq.console.config import ConsoleConfig
 from vq.console.database.database import Database, DatabaseFailed
-from vq.console.json_api import checked_json, json_api, problem_answer
+from vq.console.json_api import ApiCalls, checked_json, json_api, problem_answer
 from vq.console.pages.page import ConsolePage
 from vq.console.pages.table import MENU, PAGES
 from vq.console.web.addresses import path_of
@@ -117,7 +116,7 @@ class ConsoleApp:
             Route("/health", self._health),
             Route("/metrics", self._metrics),
             Mount("/static", StaticFiles(directory=STATIC)),
-            Mount("/api", _ApiDoor(self._json_api, self._asks, self._bodies, self._gate)),
+            Mount("/api", _ApiDoor(self._api_calls(), self._asks, self._bodies, self._gate)),
             *(self._route(each) for each in PAGES),
         ]
         return Starlette(
@@ -236,7 +235,7 @@ class ConsoleApp:
             logger.error("page failed", page=page.path, exc_info=error)
             return _problem(context, 500, "The console failed", shown_raised(error))
 
-    def _json_api(self) -> ASGIApp:
+    def _api_calls(self) -> ApiCalls:
         door = self.console.door
 
         def site_of(name: str) -> Site:
@@ -245,7 +244,7 @@ class ConsoleApp:
                 raise UnknownToConsole(f"the console shows no cluster {shown(name)}")
             return site
 
-        return json_api(site_of, door.check, door.run, door.each)
+        return ApiCalls(site_of, door.check, door.run, door.each)
 
     async def _asks(self, request: Request) -> Person:
         """Return who sends a request to the JSON API: a program with a token, or a page.
@@ -308,7 +307,7 @@ class _ApiDoor:
     """What stands before the JSON API: who asks, then the bounded body, and headers of answers.
 
     Args:
-        make: Makes the application, when it is asked for first: that takes a second.
+        calls: What the application does; it is made when it is asked for first.
         asks: Returns who sends a request, or raises what it refuses: before the body is read.
         bodies: Bounds the bodies.
         gate: Of the console.
@@ -316,12 +315,12 @@ class _ApiDoor:
 
     def __init__(
         self,
-        make: Callable[[], ASGIApp],
+        calls: ApiCalls,
         asks: Callable[[Request], Awaitable[Person]],
         bodies: Bodies,
         gate: ConsoleGate,
     ) -> None:
-        self._app = cache(make)
+        self._calls = calls
         self._asks = asks
         self._bodies = bodies
         self._secure = gate.secure
@@ -341,14 +340,15 @@ class _ApiDoor:
 
         request = Request(scope, receive)
         if request.method in SAFE_METHODS:  # the description
-            await self._app()(scope, receive, protected)
+            await json_api()(scope, receive, protected)
             return
         try:
             request.state.person = await self._asks(request)
+            request.state.calls = self._calls
             async with self._bodies.of(request) as body:
                 check_json(request)
                 checked_json(body)
-                await self._app()(scope, _once(body, receive), protected)
+                await json_api()(scope, _once(body, receive), protected)
         except VqError as error:
             await problem_answer(error)(scope, receive, protected)
 

@@ -11,6 +11,8 @@ import math
 import types
 import typing
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 from fastapi import Depends, FastAPI, Request
@@ -51,14 +53,36 @@ class Problem(BaseModel):
     what_to_do: str = ""
 
 
-def json_api(site_of: SiteOf, check: Check, run: Run, each: Each) -> FastAPI:
-    """Return the application. What is before it has put who asks into the state of the request.
+#: Answers that every operation may have, by reference: of a model, FastAPI would make a schema for
+#: each answer of each operation.
+_PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
+    status: {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+    for status in (400, 401, 403, 404, 408, 409, 413, 415, 429, 500, 503)
+}
 
-    Args:
+
+@dataclass(frozen=True, slots=True)
+class ApiCalls:
+    """What the console that is asked does. It is in the state of each request.
+
+    Attributes:
         site_of: Returns the cluster of a name; raises if there is none.
         check: Raises if somebody may not ask for an operation, as ``Door.check``.
         run: Runs an operation, as ``Door.run``.
         each: Runs one that yields, as ``Door.each``.
+    """
+
+    site_of: SiteOf
+    check: Check
+    run: Run
+    each: Each
+
+
+@cache
+def json_api() -> FastAPI:
+    """Return the application, the same for every console of this process.
+
+    What is before it has put who asks, and the ``ApiCalls``, into the state of the request.
     """
     app = FastAPI(
         title="vq console",
@@ -73,7 +97,7 @@ def json_api(site_of: SiteOf, check: Check, run: Run, each: Each) -> FastAPI:
     )
     for name, row in OPERATIONS.items():
         if name not in NOT_OVER_HTTP:
-            _add(app, row, site_of, check, run, each)
+            _add(app, row)
     _describe(app)
 
     @app.exception_handler(VqError)
@@ -167,8 +191,9 @@ def _describe(app: FastAPI) -> None:
             del path["post"]["responses"]["422"]  # arguments that do not fit are a 400
         for name in ("HTTPValidationError", "ValidationError"):
             del found["components"]["schemas"][name]
+        found["components"]["schemas"]["Problem"] = Problem.model_json_schema(mode="serialization")
         _name_keys(found)
-        found.setdefault("components", {})["securitySchemes"] = {
+        found["components"]["securitySchemes"] = {
             "token": {"type": "http", "scheme": "bearer"},
             "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
             "csrf": {"type": "apiKey", "in": "header", "name": CSRF_HEADER},
@@ -188,13 +213,13 @@ def _name_keys(schema: Any) -> None:
         schema["propertyNames"] = {"type": "string"}
 
 
-def _add(app: FastAPI, row: Row, site_of: SiteOf, check: Check, run: Run, each: Each) -> None:
+def _add(app: FastAPI, row: Row) -> None:
     model, keeps = arguments_of(row)
     hints = typing.get_type_hints(row.function)
     yields = inspect.isasyncgenfunction(row.function)
     result = list[typing.get_args(hints["return"])[0]] if yields else hints["return"]  # type: ignore[misc]
 
-    async def all_of(*asked: Any, **named: Any) -> list[Any]:
+    async def all_of(each: Each, *asked: Any, **named: Any) -> list[Any]:
         found: list[Any] = []
         async with contextlib.aclosing(each(*asked, **named)) as results:
             async for one in results:
@@ -205,10 +230,11 @@ def _add(app: FastAPI, row: Row, site_of: SiteOf, check: Check, run: Run, each: 
 
     async def may_ask(request: Request) -> None:
         """Who may not ask is told so, whatever the arguments are."""
-        check(request.state.person, row.name)
+        request.state.calls.check(request.state.person, row.name)
 
     async def endpoint(cluster: str, arguments: Any, request: Request) -> Response:
-        person, site = request.state.person, site_of(cluster)
+        person, calls = request.state.person, request.state.calls
+        site = calls.site_of(cluster)
         named = {name: getattr(arguments, name) for name in arguments.model_fields_set}
         if keeps:
             changes = named.pop(keeps, {})
@@ -216,7 +242,10 @@ def _add(app: FastAPI, row: Row, site_of: SiteOf, check: Check, run: Run, each: 
                 raise InvalidArgument(f"{keeps} has {shown(name)}, which is none of them")
             named |= changes
         try:
-            found = await (all_of if yields else run)(person, site, row.name, **named)
+            asked = (person, site, row.name)
+            found = await (
+                all_of(calls.each, *asked, **named) if yields else calls.run(*asked, **named)
+            )
             return Response(as_json(found), media_type="application/json")
         except VqError:
             raise
@@ -239,10 +268,7 @@ def _add(app: FastAPI, row: Row, site_of: SiteOf, check: Check, run: Run, each: 
         tags=[str(row.resource)],
         dependencies=[Depends(may_ask)],
         response_model=result,
-        responses={
-            status: {"model": Problem}
-            for status in (400, 401, 403, 404, 408, 409, 413, 415, 429, 500, 503)
-        },
+        responses=_PROBLEMS,
     )(endpoint)
 
 

@@ -109,7 +109,8 @@ class ListenerWorkers(LocalWorkers):
             self._listen, FailedTries(self._policy, clock.wall_ms), self._copy_all
         )
         window = min(config.window_messages, _WINDOW)
-        super().__init__(queue, self._listen, workers=config.workers, window=window)
+        by_key = config.mode is WorkingMode.KEYED
+        super().__init__(queue, self._listen, workers=config.workers, by_key=by_key, window=window)
 
     def _box_key(self, item: LocalItem) -> object:
         if self._config.mode is WorkingMode.ORDERLY:

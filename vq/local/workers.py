@@ -107,8 +107,9 @@ class LocalWorkers:
         to: The next queue of a pipeline. A message is completed once what was made of it is
             durable there; after a crash in between, its puts are recognised by idempotency keys
             within that queue's window.
-        window: So many messages are taken at once, those in paused boxes included.
-        window_bytes: ... and no more once their contents have so many bytes.
+        window: So many messages are taken at once. With ``by_key`` those of keys that fail or are
+            paused do not count, up to ``later_max`` of the queue, so that others go on.
+        window_bytes: ... and no more once the contents of all have so many bytes.
 
     Raises:
         InvalidArgument: A number is out of its bounds, or ``handler`` is a coroutine function.
@@ -150,6 +151,8 @@ class LocalWorkers:
         self._paused_keys: set[object] = set()
         self._all_paused = False
         self._held = self._held_bytes = 0
+        self._stalled = 0  # so many of those held are in boxes that nobody may handle now
+        self._stalled_max = queue.config.later_max if by_key else 0
         self._closing = False
         self._pid = os.getpid()
         self._wake = threading.Lock()
@@ -168,7 +171,7 @@ class LocalWorkers:
     def pause(self, key: Key | None = None) -> None:
         """Handle no more messages of a key, or with None of all keys.
 
-        Handlers that run go on. Messages of a paused key wait in memory, within ``window``.
+        Handlers that run go on. Messages of a paused key wait in memory.
         """
         with self._changed:
             if key is None:
@@ -177,7 +180,7 @@ class LocalWorkers:
             self._paused_keys.add(key)
             box = self._boxes.get(key)
             if box is not None and box.state in _ON_PAUSE:
-                box.state = _ON_PAUSE[box.state]
+                self._move(box, _ON_PAUSE[box.state])
 
     def resume(self, key: Key | None = None) -> None:
         """Handle messages of a key again, or with None of all keys that are not paused by name."""
@@ -190,7 +193,7 @@ class LocalWorkers:
                 if box is not None and box.state is BoxState.PAUSED:
                     self._enqueue(box)
                 elif box is not None and box.state is BoxState.PAUSING:
-                    box.state = BoxState.RUNNING
+                    self._move(box, BoxState.RUNNING)
             self._changed.notify_all()
 
     @property
@@ -285,7 +288,8 @@ class LocalWorkers:
 
     @property
     def _is_full(self) -> bool:
-        return self._held >= self._window or self._held_bytes >= self._window_bytes
+        counted = self._held - min(self._stalled, self._stalled_max)
+        return counted >= self._window or self._held_bytes >= self._window_bytes
 
     def _renew(self) -> None:
         with self._changed:
@@ -312,12 +316,13 @@ class LocalWorkers:
             box = self._boxes.get(key)
             if box is not None:
                 box.items.append(item)
+                self._stalled += box.state in _STALLED
                 return
             box = self._boxes[key] = _Box(key)
             box.items.append(item)
             pause_s = self._pause_after_crashes(item)
             if key in self._paused_keys:
-                box.state = BoxState.PAUSED
+                self._move(box, BoxState.PAUSED)
             elif pause_s:
                 self._try_later(box, pause_s)
                 self._changed.notify()
@@ -333,12 +338,22 @@ class LocalWorkers:
         is_tired = self._by_key and item.lane != LATER and item.attempts - 1 > config.retries
         return config.retry_s if is_tired else 0.0
 
+    def _move(self, box: _Box, state: BoxState) -> None:
+        """Give a box its next state."""
+        before, box.state = box.state, state
+        change = (state in _STALLED) - (before in _STALLED)
+        if change:
+            was_full = self._is_full
+            self._stalled += change * len(box.items)
+            if was_full and not self._is_full:
+                self._wake_taker()
+
     def _try_later(self, box: _Box, pause_s: float) -> None:
-        box.state = BoxState.WAITING
+        self._move(box, BoxState.WAITING)
         heapq.heappush(self._retries, (_monotonic() + pause_s, id(box), box))
 
     def _enqueue(self, box: _Box) -> None:
-        box.state = BoxState.QUEUED
+        self._move(box, BoxState.QUEUED)
         self._queued.append(box)
         self._changed.notify()
 
@@ -453,7 +468,7 @@ class LocalWorkers:
         else:
             box.tries = tries
         if box.state is BoxState.PAUSING:
-            box.state = BoxState.PAUSED
+            self._move(box, BoxState.PAUSED)
         elif pause_s:
             self._try_later(box, pause_s)
             self._changed.notify()
@@ -474,6 +489,8 @@ class LocalWorkers:
         self.close()
 
 
+#: Nobody may handle such a box now.
+_STALLED: Final = (BoxState.WAITING, BoxState.PAUSED)
 #: What a pause makes of a box; a paused box stays as it is.
 _ON_PAUSE: Final = {
     BoxState.QUEUED: BoxState.PAUSED,

@@ -6,7 +6,7 @@ import time
 
 from vq.errors import Unreachable, VqError
 from vq.model import Address
-from vq.remoting.broker_connection import LIBRARY
+from vq.remoting.broker_connection import AT_ONCE_BYTES, LIBRARY
 from vq.remoting.connection import (
     Challenged,
     ClientConnection,
@@ -79,7 +79,8 @@ class BlockingConnection:
                 correlation_id, out = self._state.request(command, header, body)
             except VqError as error:
                 raise Unreachable(f"not sent to {self._address}: {error}") from error
-            self._stream.send(b"".join(out), deadline)
+            for each in out if len(body) >= AT_ONCE_BYTES else (b"".join(out),):
+                self._stream.send(each, deadline)
             while True:
                 for event in self._receive(self._stream, deadline):
                     assert isinstance(event, Reply)

@@ -14,7 +14,7 @@ import contextlib
 import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from vq.errors import AuthenticationFailed, ConnectionCut, TimedOut, Unreachable, VqError
 from vq.log_lines import get_logger
@@ -42,7 +42,7 @@ from vq.version import __version__
 logger = get_logger(__name__)
 LIBRARY = f"vq-python {__version__}"
 #: A body of at least this size is sent at once, with a system call of its own.
-_AT_ONCE_BYTES = 64 << 10
+AT_ONCE_BYTES: Final = 64 << 10
 
 OnReply = Callable[[Frame | None], None]
 """Called once per request: with the reply, or with None if the connection ended before it."""
@@ -212,7 +212,7 @@ class BrokerConnection(asyncio.Protocol):
         if not self._out:
             self._loop.call_soon(self.flush)
         self._out += buffers
-        if len(body) >= _AT_ONCE_BYTES:
+        if len(body) >= AT_ONCE_BYTES:
             self.flush()
         return correlation_id
 

@@ -203,6 +203,7 @@ class _Connection:
 
     def ended(self) -> None:
         """Note that the transport is closed, by either end."""
+        self._parser.drop()
         self._step(Step.ENDED)
 
     def _step(self, step: Step) -> None:
@@ -258,6 +259,11 @@ class ServerConnection(_Connection):
     def principal(self) -> Principal:
         """Who the peer has proved to be."""
         return self.known.principal
+
+    def ended(self) -> None:
+        """See ``_Connection.ended``; whoever was to say who the peer is may be gone, too."""
+        super().ended()
+        self._authenticate, self._check = accept_anonymous, None
 
     @property
     def requests_in_flight(self) -> int:
@@ -487,7 +493,7 @@ class ServerConnection(_Connection):
         self._waiting.clear()
         self._parser.drop()  # the peer has a while to read why: its 16 MiB are not kept as long
         self._step(Step.REFUSED)
-        return Closing(error)
+        return Closing(error.with_traceback(None))  # its frames refer to this connection
 
 
 class ClientConnection(_Connection):

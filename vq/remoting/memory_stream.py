@@ -5,6 +5,7 @@ import contextlib
 import queue
 from typing import cast
 
+from vq.remoting.frames import Buffer
 from vq.remoting.transport import seconds_left
 
 __all__ = ["MemoryStream"]
@@ -33,7 +34,7 @@ class MemoryStream(asyncio.Protocol):
         """Called by the transport, on the loop."""
         self.interrupt()
 
-    def send(self, data: bytes, deadline: float) -> None:
+    def send(self, data: Buffer, deadline: float) -> None:
         """See ``BlockingStream.send``."""
         seconds_left(deadline)
         if self._ended:

@@ -26,6 +26,7 @@ from vq.model import Address, is_host
 from vq.pace import Pace
 from vq.remoting import tls_transport
 from vq.remoting.address_lines import AddressLines
+from vq.remoting.frames import Buffer
 from vq.remoting.ports import counted_address
 from vq.remoting.tls_transport import TlsTransport
 from vq.security.tls import why_no_tls
@@ -104,7 +105,7 @@ class BlockingStream(Protocol):
         """Whether it is under TLS."""
         ...
 
-    def send(self, data: bytes, deadline: float) -> None:
+    def send(self, data: Buffer, deadline: float) -> None:
         """Pass all of ``data`` to the network.
 
         Raises:
@@ -331,7 +332,7 @@ class TcpStream:
         """See ``BlockingStream.encrypted``."""
         return self._poll is None
 
-    def send(self, data: bytes, deadline: float) -> None:
+    def send(self, data: Buffer, deadline: float) -> None:
         """See ``BlockingStream.send``."""
         left = seconds_left(deadline)
         sent = 0

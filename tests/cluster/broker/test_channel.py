@@ -10,6 +10,7 @@ import pytest
 from support.broker import message
 
 from vq.broker.partition.channel import Channel
+from vq.broker.serving.broker_session import BrokerSession
 from vq.coordination.topics.topics import alter_settings, change_settings, describe_topic
 from vq.errors import (
     BadChecksum,
@@ -78,6 +79,22 @@ async def test_nothing_is_acknowledged_or_shown_before_it_is_durable(served):
     served.flusher.release()
     decode_reply(await waiting)
     assert (await served.client.offsets("t", 0)).latest == offsets.log_end_offset
+
+
+async def test_a_lone_put_is_flushed_at_once(served, monkeypatch):
+    """The flush has begun when its data was handled, not at the end of the turn."""
+    await served.client.put("t", 0, [message(b"first")])
+    flushes: list[int] = []  # behind each piece of data
+    received = BrokerSession.data_received
+
+    def note(session: BrokerSession, data: bytes) -> None:
+        begun = served.flusher.submissions
+        received(session, data)
+        flushes.append(served.flusher.submissions - begun)
+
+    monkeypatch.setattr(BrokerSession, "data_received", note)
+    await served.client.put("t", 0, [message(b"alone")])
+    assert flushes == [1]
 
 
 async def test_what_arrives_during_a_flush_shares_the_next_one(served):

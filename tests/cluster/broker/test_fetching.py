@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -14,7 +13,7 @@ from vq.broker.base.config import ConnectionLimits
 from vq.broker.serving import fetch_answer
 from vq.broker.serving.fetch_turns import STEPS_PER_TURN
 from vq.broker.serving.fetched_partition import FetchedPartition
-from vq.broker.serving.fetching import NAMED_AT_ONCE, NAMED_PER_STEP, ServedSession
+from vq.broker.serving.fetching import NAMED_PER_STEP, ServedSession
 from vq.errors import (
     Busy,
     FetchSessionLost,
@@ -324,26 +323,48 @@ async def test_a_request_names_a_bounded_number_of_partitions(served):
     assert len(found) == count
 
 
+def looked_at(monkeypatch) -> list[int]:
+    """How many partitions that requests name are looked at in each turn; the last is this one."""
+    looked = [0]
+    ask = ServedSession._ask
+
+    def noted(self, item) -> None:
+        looked[-1] += 1
+        ask(self, item)
+
+    monkeypatch.setattr(ServedSession, "_ask", noted)
+    return looked
+
+
+async def turns_until(looked: list[int], *waiting: asyncio.Future) -> None:
+    while not all(each.done() for each in waiting):
+        await asyncio.sleep(0)
+        looked.append(0)
+
+
 async def test_a_request_that_names_many_partitions_leaves_turns_for_others(served, monkeypatch):
     """It is looked at in slices, all before its answer; the next request finishes it at once."""
-    turn, looked = 0, Counter[int]()
-    ask = ServedSession._ask
-    monkeypatch.setattr(
-        ServedSession, "_ask", lambda self, item: (looked.update([turn]), ask(self, item))[1]
-    )
+    looked = looked_at(monkeypatch)
     count = limits.FETCH_PARTITIONS_PER_REQUEST_MAX
     named = [add(n) for n in range(count)]
-    waiting = served.client.send_fetch(0, *named, max_wait_ms=0)
-    while not waiting.done():
-        await asyncio.sleep(0)
-        turn += 1
-    assert looked.total() == count
-    assert max(looked.values()) <= NAMED_AT_ONCE + STEPS_PER_TURN * NAMED_PER_STEP
+    await turns_until(looked, served.client.send_fetch(0, *named, max_wait_ms=0))
+    assert sum(looked) == count
+    assert max(looked) <= STEPS_PER_TURN * NAMED_PER_STEP
 
     first = served.client.send_fetch(0, *named, session=2)
     await served.client.fetch(1, session=2, max_wait_ms=0)
-    assert looked.total() == 2 * count
+    assert sum(looked) == 2 * count
     await answer(first)
+
+
+async def test_requests_that_name_many_partitions_share_what_a_turn_has(served, monkeypatch):
+    looked = looked_at(monkeypatch)
+    count = limits.FETCH_PARTITIONS_PER_REQUEST_MAX
+    named = [add(n % 2, handle=n) for n in range(count)]
+    many = [served.client.send_fetch(0, *named, session=n, max_wait_ms=0) for n in range(8)]
+    await turns_until(looked, *many)
+    assert sum(looked) == len(many) * count
+    assert max(looked) <= STEPS_PER_TURN * NAMED_PER_STEP
 
 
 # What an answer has -------------------------------------------------------------------------------

@@ -1,13 +1,17 @@
 """FETCH: an error of one partition is told, and is nothing to the others."""
 
+import asyncio
+from collections import Counter
+
 import pytest
 from support.broker import message
 from support.fetch_requests import add, again, answer, fill, parked, payloads
 
 from vq.broker.logs.partitions import Partitions
+from vq.broker.serving.fetch_answer import FetchAnswer
 from vq.broker.serving.fetch_turns import STEPS_PER_TURN
 from vq.broker.serving.fetched_partition import FetchedPartition
-from vq.broker.serving.fetching import ServedSession
+from vq.broker.serving.fetching import ERRORS_PER_STEP, ServedSession
 from vq.coordination.topics.topics import delete_topic
 from vq.errors import (
     InvalidRequest,
@@ -95,6 +99,30 @@ async def test_offsets_are_checked_a_few_in_a_turn(wide, monkeypatch, tags):
     assert parked(wide) == list(range(40, 60))
     assert sum(turns) == 60
     assert max(turns) == STEPS_PER_TURN
+
+
+async def test_errors_are_told_of_a_few_in_a_turn(served, monkeypatch):
+    """Also where all of them are there when the request comes, which names nothing."""
+    count = 900  # fewer than are owed before one has to wait
+    named = [add(n, topic=f"no-{n}", handle=n) for n in range(count)]
+    assert await served.client.fetch(0, *named, max_wait_ms=0) == {}
+    (session,) = served.node.parts.fetches.sessions
+    await until(lambda: all(each.failure for each in session.partitions.values()))
+    turn, told = 0, Counter[int]()
+    add_error = FetchAnswer.add_error
+    monkeypatch.setattr(
+        FetchAnswer,
+        "add_error",
+        lambda self, *args: (told.update([turn]), add_error(self, *args))[1],
+    )
+    waiting = served.client.send_fetch(1)
+    while not waiting.done():
+        await asyncio.sleep(0)
+        turn += 1
+    found = await answer(waiting)
+    assert {result.status for result, _ in found.values()} == {UnknownTopic.status}
+    assert len(found) == told.total() == count
+    assert max(told.values()) <= (STEPS_PER_TURN + 1) * ERRORS_PER_STEP
 
 
 async def test_a_handle_that_failed_can_be_added_again(served):

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import PurePath
 
 import pytest
@@ -11,6 +12,8 @@ from support.following import Pair, followed, whole
 from support.store import blocks_of
 
 from vq.broker.partition.channel import Channel
+from vq.broker.replication.copying import CopySession
+from vq.broker.replication.following import AUDIT_S
 from vq.broker.replication.insync_set import InSyncSet
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.topics.topics import delete_topic
@@ -86,6 +89,38 @@ async def test_many_partitions_that_lack_little_each_are_slowed_too(cluster: Mem
     await until(lambda: master.parts.context.role.named == 2)
     # The last answer is paid for when nothing more is asked for.
     assert asyncio.get_running_loop().time() - begin > 12 * 200_000 / (1 << 20)
+
+
+@pytest.mark.parametrize("partitions", [(0,) * 5, (0, 1, 0, 1, 0)])
+async def test_each_message_of_a_lone_sender_costs_one_request(pair, monkeypatch, partitions):
+    """It leaves behind the flush and asks for the next one: none waits at the master meanwhile."""
+    requests: list[CopySession] = []
+    send = CopySession._request
+    monkeypatch.setattr(
+        CopySession, "_request", lambda session: [requests.append(session), send(session)]
+    )
+    await pair.cluster.until_in_sync("n1", "n2")
+    counts = []
+    for partition in partitions:
+        await pair.put(partition=partition)
+        counts.append(len(requests))
+    assert [after - before for before, after in pairwise(counts)] == [1] * 4
+
+
+async def test_a_copy_whose_disk_hangs_still_asks_for_other_partitions(pair):
+    """After the follower's next look: the first message has not come back from the disk."""
+    await pair.cluster.until_in_sync("n1", "n2")
+    held = pair.cluster.flushers["b1-n2"]
+    held.held = True
+    puts = [pair.client.send_put("t", 0, [message(b"first")])]
+    await until(lambda: pair.log(pair.copy).end_offset > 0)
+    begun = asyncio.get_running_loop().time()
+    puts.append(pair.client.send_put("t", 1, [message(b"of another partition")]))
+    await until(lambda: pair.log(pair.copy, 1).end_offset > 0)
+    assert asyncio.get_running_loop().time() - begun < 2 * AUDIT_S
+    assert not any(each.done() for each in puts)
+    held.release()
+    await asyncio.gather(*puts)
 
 
 async def test_who_wrote_is_known_to_the_copy(pair):

@@ -1,9 +1,11 @@
 """A broker that knows users: who gets in, and whose connection ends."""
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
+from support.access import limit
 from support.broker import Client, MemoryCluster
 from support.client import factory_of, started
 from support.users import SALT, add, user_of
@@ -12,6 +14,8 @@ from vq import Message
 from vq.broker.node import BrokerNode
 from vq.broker.security.attempts import BURST
 from vq.broker.security.users import STALE_S
+from vq.broker.serving.broker_session import BrokerSession
+from vq.broker.serving.server import CUT_LOGIN_S, ENDED_COST, REFUSED_BURST_S, REFUSED_PAUSE_S
 from vq.broker.serving.server_facts import server_facts
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
@@ -19,6 +23,7 @@ from vq.coordination.security.users import change_user, remove_user
 from vq.errors import Busy, ConnectionCut, MemberRequired, NotAuthenticated, VqError
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.broker_connection import BrokerConnection, connect
+from vq.remoting.connection import ClientConnection, ConnectionState
 from vq.remoting.format import Command
 from vq.remoting.hello import KnownPeer
 from vq.remoting.login import ANONYMOUS_LOGIN, Login
@@ -148,6 +153,78 @@ async def test_failures_of_a_network_of_ipv6_are_bounded_together(
     with pytest.raises(Busy, match="from 2001:db8::/64"):
         await connected(cluster, node, host="2001:db8::ffff")
     await ping(await connected(cluster, node, host="2001:db8:0:1::ffff"))
+
+
+@pytest.mark.parametrize("name", ["anna", "nobody"])
+async def test_failures_are_owed_and_so_are_attempts_beyond_their_bound(
+    cluster: MemoryCluster, node: BrokerNode, name: str
+) -> None:
+    """So connections of a guesser begin more rarely; it costs the same whoever is guessed."""
+    server = node.parts.server
+    for count in range(1, BURST + 10):
+        owed = server.debts.of("guesser", server.now())
+        with pytest.raises(NotAuthenticated if count <= BURST else Busy):
+            await connected(cluster, node, Login(name, "wrong"), host="guesser")
+        most = (REFUSED_BURST_S + REFUSED_PAUSE_S) * node.config.connections.refused_per_s
+        assert server.debts.of("guesser", server.now()) == min(owed + ENDED_COST, most)
+    assert server.owes_much("guesser")
+    await ping(await connected(cluster, node))
+    assert not server.debts.of("client", server.now())
+
+
+async def test_connections_that_end_with_a_password_are_no_failures(
+    cluster: MemoryCluster, node: BrokerNode
+) -> None:
+    """Their clients come again at once, many of them from one address."""
+    mine = [await connected(cluster, node) for _ in range(5)]
+    await change(cluster, "anna", lambda _: user_of("other"))
+    await until(lambda: all(each.closed for each in mine))
+    server = node.parts.server
+    assert not server.authentication.attempts.failed
+    assert not server.debts.of("client", server.now())
+    await ping(await connected(cluster, node, Login("anna", "other")))
+
+
+async def test_who_leaves_instead_of_a_proof_owes_for_it(
+    cluster: MemoryCluster, node: BrokerNode
+) -> None:
+    """But not after a while: it may be the broker that is slow."""
+    server = node.parts.server
+    owed = []
+    for waits_s in (0.0, CUT_LOGIN_S):
+        client = Client()
+        client.connection = ClientConnection(ANNA)
+        await cluster.network.at("cutter").connect(node.address, lambda client=client: client)
+        client.transport.writelines(client.connection.hello())
+        states = [ConnectionState.AUTHENTICATING]
+        await until(lambda states=states: [e.connection.state for e in server.sessions] == states)
+        await asyncio.sleep(waits_s)
+        client.close()
+        await until(lambda: not server.sessions)
+        owed.append(server.debts.of("cutter", server.now()))
+    assert owed == [pytest.approx(ENDED_COST, abs=5), 0]
+
+
+async def test_sessions_do_not_wait_for_the_garbage_collector(
+    cluster: MemoryCluster, node: BrokerNode
+) -> None:
+    """A flood of connections would leave tens of MiB of them, with users and with quotas, too."""
+
+    def sessions() -> int:
+        return sum(type(each) is BrokerSession for each in gc.get_objects())
+
+    await limit(cluster, "anonymous requests=500")
+    gc.collect()
+    before = sessions()
+    gc.disable()
+    try:
+        (await connected(cluster, node)).close()
+        with pytest.raises(NotAuthenticated):
+            await connected(cluster, node, Login("anna", "wrong"))
+        await until(lambda: not node.parts.server.sessions)
+        await until(lambda: sessions() == before)
+    finally:
+        gc.enable()
 
 
 # Whose connection ends ----------------------------------------------------------------------------

@@ -84,6 +84,32 @@ def test_a_paused_key_waits_and_others_go_on(queue: LocalQueue) -> None:
     assert b"c" in done
 
 
+@pytest.mark.parametrize("is_paused", [True, False], ids=["paused", "failing"])
+def test_a_key_that_stalls_with_more_messages_than_the_window_stops_no_other(
+    tmp_path: Path, *, is_paused: bool
+) -> None:
+    """Its messages wait beside the window, up to ``later_max`` of the queue."""
+    done = []
+
+    def handle(message: Message) -> None:
+        if message.key == "bad":
+            raise ValueError
+        done.append(message.content)
+
+    config = LocalQueueConfig(retries=0, retry_s=3600.0, later_max=5)
+    with LocalQueue(tmp_path / "jobs", config) as queue:
+        queue.put_many([Message("t", b"bad", key="bad")] * 6)
+        queue.put_many([Message("t", b"%d" % number, key=number) for number in range(9)])
+        with LocalWorkers(queue, handle, by_key=True, window=2) as workers:
+            if is_paused:
+                workers.pause("bad")
+            block_until(lambda: len(done) == 9)
+            queue.put_many([Message("t", b"bad", key="bad")] * 5)
+            block_until(lambda: workers.held == 7)
+            assert queue.metrics().ready == 4
+        assert len(queue) == 11
+
+
 def test_a_pause_takes_hold_after_the_handler_that_runs(queue: LocalQueue) -> None:
     entered, leave, done = threading.Event(), threading.Event(), []
 

@@ -56,6 +56,7 @@ class Broker:
         self.interrupt = interrupt
         self.delay_s = delay_s
         self.pings = 0
+        self.sent: list[bytes] = []
 
     def open_stream(self, address: Address, deadline: float) -> Any:
         return Stream(self)
@@ -70,6 +71,7 @@ class Stream:
         self._out = b""
 
     def send(self, data: bytes, deadline: float) -> None:
+        self._broker.sent.append(data)
         for event in self._server.receive_data(data):
             if isinstance(event, Request):
                 self._broker.pings += 1
@@ -107,6 +109,19 @@ def test_an_exchange_that_was_interrupted_leaves_its_answer_to_nobody(
     with pytest.raises(type(interrupt)):
         connection.exchange(Command.PING, ping, b"", 1e3)
     assert decode_reply(connection.exchange(Command.PING, ping, b"", 1e3)).wall_ms == 2
+
+
+@pytest.mark.parametrize("size", [1, 64 << 10])
+def test_a_large_body_is_sent_as_it_is_and_a_small_one_with_its_header(size: int) -> None:
+    """A copy of a large one would cost more than a system call."""
+    network: Any = Broker(None)
+    connection = BlockingConnection(
+        network, Address("b", 1), client_id="c", cluster="c", timeout=1e3
+    )
+    body = bytes(size)
+    connection.exchange(Command.PING, PingRequest().SerializeToString(), body, 1e3)
+    assert any(each is body for each in network.sent) == (size > 1)
+    assert len(network.sent) == 2 + (size > 1)  # the first is HELLO
 
 
 def test_a_thread_waits_as_an_answer_tells_and_no_longer_than_its_time() -> None:

@@ -1,6 +1,7 @@
 """Both ends of a connection: HELLO first, bounds, pipelining, and what ends it."""
 
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -487,8 +488,18 @@ def test_the_caller_may_end_a_connection() -> None:
     assert event.error.message == "too many connections"
 
 
-def test_an_ended_connection_keeps_no_incomplete_frame() -> None:
-    """Its peer has a while to read why; 64 of them would keep a GiB for so long."""
+@pytest.mark.parametrize(
+    "end",
+    [lambda server: server.refuse(Busy("too many bytes")), ServerConnection.ended],
+    ids=["refused", "lost"],
+)
+def test_an_ended_connection_keeps_no_incomplete_frame(
+    end: Callable[[ServerConnection], object],
+) -> None:
+    """Its peer has a while to read why; 64 of them would keep a GiB for so long.
+
+    Nor does one that is lost, which may wait for the garbage collector.
+    """
     _, server = opened()
     part = request_bytes(Command.PUT, wire.PutRequest(), bytes(8 * limits.MIB))[:-1]
     tracemalloc.start()
@@ -496,7 +507,7 @@ def test_an_ended_connection_keeps_no_incomplete_frame() -> None:
         for at in range(0, len(part), limits.MIB):
             server.receive_data(part[at : at + limits.MIB])
         kept, _ = tracemalloc.get_traced_memory()
-        server.refuse(Busy("too many bytes"))
+        end(server)
         left, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -52,8 +52,9 @@ class ConnectionLimits:
         write_buffer_bytes: What may wait to be taken by a peer before reading from it pauses.
         new_per_s: Connections that begin in a second, behind the first ones; a TLS handshake counts
             as several. Others wait, and addresses take turns.
-        refused_per_s: Refused requests of one address in a second, behind the first ones; whoever
-            brings more is read more slowly. A refused request counts more if it is large.
+        refused_per_s: Refused requests of one address, or of a user at it, in a second, behind the
+            first ones; whoever brings more is read more slowly. A refused request counts more if it
+            is large, and so do bytes of requests that never are whole; see ``owing``.
         hello_timeout_s, frame_timeout_s, write_timeout_s, idle_timeout_s: See ``vq.limits``.
         sweep_interval_s: How often deadlines are looked at; each may be late by so much.
     """

@@ -48,7 +48,7 @@ ASKED_INTERVAL_S = 0.1
 #: ... and each is of so many topics at most: whoever asks next waits for no more than these.
 ASKED_AT_ONCE_MAX: Final = 256
 #: Requests that waited for such a read, answered in one turn of the loop.
-ANSWERS_PER_TURN: Final = 128
+ANSWERS_PER_TURN: Final = 32
 
 #: Topics that could not be followed, listed by STATUS; further ones are counted.
 PROBLEMS_TOLD_MAX: Final = 20

@@ -38,6 +38,7 @@ from vq.remoting.messages import decode_reply, described_error, encode_header
 from vq.store.log.framing import batches_ready
 from vq.store.log.log_config import LogBegin
 from vq.store.records.format import BATCH_ON_DISK_BYTES_MAX
+from vq.turn import Turn
 
 logger = get_logger(__name__)
 
@@ -50,6 +51,11 @@ PENDING_BYTES_MAX: Final = 64 * limits.MIB
 OF_ALL: Final = (NotMaster, StaleEpoch, ShuttingDown, ConnectionCut)
 #: While nothing is taken for a partition, it is asked for so often.
 PAUSED_S: Final = 5.0
+#: For so long after a partition got something while another one was written, a request waits at the
+#: master during flushes,
+SEVERAL_S: Final = 1.0
+#: and once in so many answers it does so in any case: otherwise that could not be seen.
+LOOK_EVERY: Final = 16
 #: A master that is left has so long to hear of it.
 LAST_WORD_S: Final = 1.0
 _SESSION: Final = 1
@@ -168,6 +174,7 @@ class CopySession:
         logs: Delete what its master has deleted.
         disks: Know why nothing is taken for a partition now. What the master has deleted is deleted
             all the same: that makes space.
+        turn: Of the loop.
         bytes_per_s: How fast this node catches up, at most; 0: no limit. What a node in sync copies
             is not slowed.
     """
@@ -179,9 +186,11 @@ class CopySession:
         node: str,
         logs: ChannelLogs,
         disks: DataDisks,
+        turn: Turn,
         *,
         bytes_per_s: int = 0,
     ) -> None:
+        self._turn = turn
         self._disks = disks
         self._logs = logs
         self._pace = Pace(bytes_per_s)
@@ -195,6 +204,9 @@ class CopySession:
         self._paused: dict[Copy, float] = {}  # since when
         self._scheduled = False
         self._leaving = False  # the connection is closed once the master has heard the last word
+        self._taken: Copy | None = None  # the partition that got something last
+        self._takes = 0
+        self._several_until = 0.0
         self.pending = 0  # bytes of answers that are not wholly written
         self.answered_at = self._loop.time()
         self.ended: asyncio.Future[VqError] = self._loop.create_future()
@@ -290,7 +302,12 @@ class CopySession:
             if pause_s:
                 self._loop.call_later(pause_s, self._request)
             else:
-                self._loop.call_soon(self._request)
+                self._turn.add(self)  # behind a flush it ends without a further iteration
+
+    def write_out(self) -> None:
+        """See ``turn.Writer``."""
+        self._request()
+        self._connection.flush()
 
     def _request(self) -> None:
         """Send one request for all that is asked for."""
@@ -345,7 +362,10 @@ class CopySession:
             logger.exception("taking what was copied failed")
             self.end(InternalError(f"{type(error).__name__}: {error}"))
             return
-        self.keep_waiting()
+        if self._writes_alone:
+            self._turn.hasten()  # nothing else will share the flush
+        else:
+            self.keep_waiting()
 
     def take_answer(self, response: Any, body: bytes) -> None:
         """Take the bytes of an answer.
@@ -387,10 +407,37 @@ class CopySession:
             lacked = min(result.size, result.high_watermark - result.offset)
             if lacked > 0:  # never so of a node in sync: the high watermark waits for it
                 self._pace.spend(lacked, self.answered_at)
+            self._note_taken(copy)
             try:
                 copy.take(data)
             except VqError as error:
                 self.fail(copy, error)
+
+    def _note_taken(self, copy: Copy) -> None:
+        last, self._taken = self._taken, copy
+        self._takes += 1
+        if last is not None and last is not copy and last.asked_at < 0 and self.has(last):
+            self._several_until = self.answered_at + SEVERAL_S
+
+    @property
+    def _writes_alone(self) -> bool:
+        """Whether one partition is written, and the next request leaves behind its flush.
+
+        A request that waited at the master meanwhile would be answered with nothing, for each
+        message of a lone sender once more. What another partition gets nevertheless is asked for
+        behind the flush, or by ``keep_waiting``, which the follower calls every second. If several
+        partitions get something at the same time, a request waits for that: see ``SEVERAL_S``.
+        """
+        copy = self._taken
+        return (
+            copy is not None
+            and copy.asked_at < 0
+            and not self.state.items
+            and self.answered_at >= self._several_until
+            and self._takes % LOOK_EVERY != 0
+            and copy not in self._paused
+            and self.has(copy)
+        )
 
     def fail(self, copy: Copy, error: VqError) -> None:
         """Copy a partition no more until its log was compared with the master's again."""
@@ -398,6 +445,7 @@ class CopySession:
             self.state.remove(copy)
             self._leave(copy)
             self.failures[copy.channel] = error
+            self.keep_waiting()
 
     def look_at_paused(self, now: float) -> None:
         """Ask again for what was not taken: if it is now, and else to hear what was deleted."""

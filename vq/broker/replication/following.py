@@ -55,6 +55,7 @@ from vq.store.archive.archived_file import NotInMemory
 from vq.store.log.log import Log, LogBegin
 from vq.store.log.lookup import EpochEnd
 from vq.store.records.format import OFFSET_MAX
+from vq.turn import Turn
 
 logger = get_logger(__name__)
 
@@ -94,6 +95,7 @@ class Follower:
         partitions: Those of this node.
         disks: Where they lie. While the main directory is gone, nothing is copied.
         network: To reach the master.
+        turn: Of the loop.
         cluster, group, node: Of this node.
         secret: Has both ends of a connection show that they belong to the cluster.
         dead_masters: Is told of a master that this node was connected to, and that is dead: its
@@ -110,6 +112,7 @@ class Follower:
         partitions: Partitions,
         disks: DataDisks,
         network: Network,
+        turn: Turn,
         *,
         cluster: str,
         group: str,
@@ -125,6 +128,7 @@ class Follower:
         self._logs = partitions.logs
         self._disks = disks
         self._network = network
+        self._turn = turn
         self._cluster = cluster
         self._group = group
         self._node = node
@@ -269,6 +273,7 @@ class Follower:
             self._node,
             self._logs,
             self._disks,
+            self._turn,
             bytes_per_s=self._bytes_per_s,
         )
         try:

@@ -34,13 +34,16 @@ class FailedAttempts:
         Raises:
             Busy: It has failed too often lately.
         """
-        counted = counted_address(address)
-        if self._debts.of(counted, now) >= BURST:
+        if self.are_too_many(address, now):
             self.refused += 1
             raise Busy(
-                f"too many failed attempts to authenticate from {counted}: at most {PER_S:g} a "
-                f"second after the first {BURST}; try again later"
+                f"too many failed attempts to authenticate from {counted_address(address)}: at "
+                f"most {PER_S:g} a second after the first {BURST}; try again later"
             )
+
+    def are_too_many(self, address: str, now: float) -> bool:
+        """Whether an address has failed too often lately."""
+        return self._debts.of(counted_address(address), now) >= BURST
 
     def fail(self, address: str, now: float) -> None:
         """Note that an attempt of an address has failed."""

@@ -167,6 +167,10 @@ class Authentication:
         self.attempts.fail(peer.address, self._now())
         self.users.doubt()
 
+    def must_wait(self, peer: AuthenticatedPeer) -> bool:
+        """Whether clients at the address of a peer have failed too often lately."""
+        return self.attempts.are_too_many(peer.address, self._now())
+
     def revoke(self, user: str, peers: Iterable[AuthenticatedPeer]) -> int:
         """End the connections of a user that are not what the user is now; return how many."""
         ended = 0

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from vq.broker.base.session import Cancellable, is_own_fault
 from vq.broker.serving.metered_connection import MeteredConnection
 from vq.broker.serving.outgoing import Outgoing
+from vq.broker.serving.owing import FREE_BYTES, REFUSED_BYTES, Owing
 from vq.broker.serving.shares import (
     CUT_PER_REQUEST,
     PIECE_BYTES,
@@ -41,7 +42,6 @@ from vq.broker.serving.shares import (
 )
 from vq.broker.serving.silence import Silence
 from vq.errors import TimedOut, VqError
-from vq.limits import KIB
 from vq.log_lines import get_logger
 from vq.remoting.connection import (
     Closing,
@@ -72,16 +72,10 @@ LINGER_S: Final = 2.0
 LINGERING_MAX: Final = 64
 
 
-#: So many bytes of a refused request count as one more.
-REFUSED_BYTES: Final = 16 * KIB
-#: What other connections of an address are refused does not slow down one that owes less than this.
-OWED_MIN: Final = 64.0
-
-
 class _Later:
     """What a peer has sent that waits, for a turn or for room, in one of the server's lines.
 
-    Requests, and behind them bytes as they came.
+    Requests, and behind them bytes as they came; or nothing: it is to be read in its turn.
     """
 
     __slots__ = ("begun", "events", "line", "pieces", "size")
@@ -109,7 +103,6 @@ class BrokerSession(asyncio.Protocol):
         "_gathered",
         "_later",
         "_outgoing",
-        "_owed",
         "_paused",
         "_server",
         "_silence",
@@ -119,6 +112,7 @@ class BrokerSession(asyncio.Protocol):
         "connection",
         "in_flight",
         "open",
+        "owing",
         "put_bytes",
         "reads",
         "waiting",
@@ -133,7 +127,7 @@ class BrokerSession(asyncio.Protocol):
         self._gathered = 0
         self._later: _Later | None = None
         self._end_handshake: Callable[[], object] | None = None
-        self._owed = 0.0
+        self.owing = Owing(server)
         self._paused = False
         self.address = ""
         self.client_id = ""
@@ -169,6 +163,7 @@ class BrokerSession(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Have the requests in ``data`` handled, in this turn if there is room in it."""
         if self._closing_since is not None:
+            self._waste(len(data))
             return
         self._silence.active = True
         server = self._server
@@ -184,6 +179,22 @@ class BrokerSession(asyncio.Protocol):
         if handled < len(events) and self._closing_since is None:
             line = server.held if handled < left else server.line
             self._wait(line, events[handled:], data)
+        elif handled == 1:
+            self._hasten()
+
+    def _hasten(self) -> None:
+        """Begin now what otherwise begins with the end of the turn: the peer sent one request.
+
+        It waits for its answer, most likely, and what it began or completed is shared by nothing.
+        """
+        server = self._server
+        if server.requests_waiting == 1 == self.in_flight:
+            server.turn.hasten()  # nobody else's message could share a flush with this one,
+            server.turn.write_out()  # or an answer to a copy
+        elif self.connection.principal.proved and server.requests_waiting <= 1:
+            server.turn.write_out()  # a copy told what it has, by which a PUT is stored, perhaps
+        elif self._outgoing.waits:
+            self.write_out()
 
     def _handle(self, events: Sequence[Opened | Request | Closing]) -> int:
         """Have requests handled while the node has room, then see whether to go on reading.
@@ -284,10 +295,6 @@ class BrokerSession(asyncio.Protocol):
             )
         )
 
-    def _owes_much(self) -> bool:
-        """Whether its address owes much for what was refused, of this connection, too."""
-        return self._owed >= OWED_MIN and self._server.owes_much(self.counted_as)
-
     def _count_gathered(self) -> None:
         """Count what is kept of requests that are not whole, or wait for a turn or for room."""
         server = self._server
@@ -295,10 +302,27 @@ class BrokerSession(asyncio.Protocol):
         kept = self.connection.pending_bytes
         if later is not None:
             kept += later.size + later.begun
-        server.gathered_bytes += kept - self._gathered
+        grown = kept - self._gathered
+        server.gathered_bytes += grown
         self._gathered = kept
+        self.owing.keep(self, kept)
+        if self.owing.is_much(self):
+            self._pause()
         while server.gathered_bytes > server.limits.gathered_bytes_max:
             server.end_largest()
+        if grown > 0:
+            server.gathered_left -= grown
+            if server.gathered_left < 0 and kept > FREE_BYTES:
+                self.read_later()
+
+    def read_later(self) -> None:
+        """Read on when it is its turn: those that send large requests, or owed much, take turns."""
+        if self._later is None and self._closing_since is None:
+            self._later = _Later(self._server.line)
+            self._server.line.add(self)
+            frame = self._silence.frame
+            self._pause()
+            self._silence.frame = frame  # a turn is no excuse for a frame that is not whole
 
     def _wait(
         self, line: TurnLine, events: Sequence[Opened | Request | Closing], data: bytes
@@ -363,8 +387,12 @@ class BrokerSession(asyncio.Protocol):
         """Forget everything that belongs to the connection."""
         if self._transport is None:
             self._server.handshake_failed(self, exc)
+        elif self.connection.state is ConnectionState.AUTHENTICATING:
+            self._server.login_cut(self, self._server.now() - self._silence.made)
         self._transport = None
         self.connection.ended()
+        if isinstance(self.connection, MeteredConnection):
+            self.connection = self.connection.inner  # the other one refers to this session
         self._forget()
         self._server.remove(self)
 
@@ -442,12 +470,8 @@ class BrokerSession(asyncio.Protocol):
 
     def owe(self, amount: float) -> None:
         """See ``session.Session``."""
-        server = self._server
-        if self.connection.principal.proved:
-            return
-        self._owed += amount
-        debt = server.debts.owe(self.counted_as, amount, server.now())
-        if debt >= server.debt_max and self._owed >= OWED_MIN:
+        self.owing.owe(self, amount)
+        if self.owing.is_much(self):
             self._pause()
 
     def defer(self, action: Callable[[], None]) -> None:
@@ -502,7 +526,9 @@ class BrokerSession(asyncio.Protocol):
                 begun = self.connection.state is ConnectionState.AUTHENTICATING
                 what = "proof of who the client is" if begun else "HELLO"
                 self.end(TimedOut(f"no {what} within {limits.hello_timeout_s:g} s"))
-        elif self.connection.pending_frame is not None and not self._paused:
+        elif self.connection.pending_frame is not None and (
+            not self._paused or (self._later is not None and not self._later.size)
+        ):
             if self._silence.frame_for(self.connection.pending_frame, now) > limits.frame_timeout_s:
                 self.end(TimedOut(f"a frame is not whole after {limits.frame_timeout_s:g} s"))
         else:
@@ -524,17 +550,16 @@ class BrokerSession(asyncio.Protocol):
     def _opened(self, event: Opened) -> None:
         self.open = True
         self.client_id = getattr(event.hello, "client_id", "")
-        server = self._server
-        server.opened(self)
-        if server.owes_much(self.counted_as):
-            self._owed = OWED_MIN  # or whoever owes would begin anew on another connection
+        self._server.opened(self)
+        self.owing.begin(self)
 
     def _close(self, event: Closing, *, linger: bool = True) -> None:
         """Send the reason, drop what the peer sends, and end once it has had time to read.
 
         Closing at once while the peer still sends would make the kernel drop the reason: a reset
-        discards what the peer has not read yet. So its bytes are read and thrown away for a while.
-        A peer that has sent nothing reads the reason also without ``linger``.
+        discards what the peer has not read yet. So its bytes are read and thrown away for a while,
+        unless it owes much: then they wait, unread, as long. A peer that has sent nothing reads the
+        reason also without ``linger``.
         """
         transport, server = self._transport, self._server
         self._forget()
@@ -547,7 +572,7 @@ class BrokerSession(asyncio.Protocol):
             return
         if transport.is_closing():
             return
-        if self._paused:
+        if self._paused and not self.owing.is_much(self):
             self._paused = False
             server.paused.pop(self, None)
             transport.resume_reading()
@@ -557,10 +582,20 @@ class BrokerSession(asyncio.Protocol):
         else:
             transport.close()
 
+    def _waste(self, size: int) -> None:
+        """Take bytes that came behind the end: they are thrown away."""
+        self.owing.owe(self, size / REFUSED_BYTES)
+        transport = self._transport
+        if self.owing.is_much(self) and not self._paused and transport is not None:
+            self._paused = True
+            transport.pause_reading()
+
     def _forget(self) -> None:
         """Subtract this session from the counts of the node; its requests get no answer."""
         server = self._server
         self.open = False
+        if self._gathered:
+            self.owing.leave(self, self._gathered)
         server.requests_waiting -= self.in_flight
         server.reads_waiting -= self.reads
         server.gathered_bytes -= self._gathered
@@ -620,7 +655,7 @@ class BrokerSession(asyncio.Protocol):
             and self.in_flight <= limits.requests_in_flight_max // 2
             and self.put_bytes <= limits.put_bytes_in_flight_max // 2
             and not self._uses_much()
-            and not self._owes_much()
+            and not self.owing.is_much(self)
         ):
             self._paused = False
             self._server.paused.pop(self, None)

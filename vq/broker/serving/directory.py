@@ -76,4 +76,4 @@ def look_up(
         else:
             then(found)
 
-    directory.resolve(partition, compare, asker)
+    directory.resolve(partition, compare if topic_id else then, asker)

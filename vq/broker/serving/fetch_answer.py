@@ -54,11 +54,12 @@ class FetchAnswer:
     Attributes:
         may_be_empty: It is sent when the time is up, also with nothing to tell.
         parts: The body.
+        errors: How many of the results are errors.
         size: Of the body.
         scans: Steps of filters that were done for it.
     """
 
-    __slots__ = ("_header_bytes", "_response", "parts", "scans", "size")
+    __slots__ = ("_header_bytes", "_response", "errors", "parts", "scans", "size")
 
     may_be_empty = True
 
@@ -67,6 +68,7 @@ class FetchAnswer:
         self.parts: list[Buffer] = []
         self.size = 0
         self.scans = 0
+        self.errors = 0
         self._header_bytes = 0
 
     @property
@@ -113,6 +115,7 @@ class FetchAnswer:
         """Add a result that is an error."""
         result = self._response.results.add(handle=handle, offset=offset)
         describe_error(error, result)
+        self.errors += 1
         self._header_bytes += _RESULT_BYTES + 2 * result.ByteSize()
 
     def send(self, session: Session, request_id: RequestId) -> None:

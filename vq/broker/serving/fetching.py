@@ -36,7 +36,7 @@ from vq.broker.serving.reach import COPY_READERS, READERS, CopyReach, Reach, is_
 from vq.broker.serving.reading import FILTER_SCAN_BYTES, cold, scan
 from vq.errors import Busy, FetchSessionLost, InternalError, InvalidRequest, VqError
 from vq.log_lines import get_logger
-from vq.message_filter import Filter
+from vq.message_filter import ALL, Filter
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
@@ -49,10 +49,13 @@ logger = get_logger(__name__)
 #: Filtered partitions scanned for one answer once it has something to tell: 128 KiB each, one a
 #: turn of the loop.
 SCANS_PER_ANSWER: Final = 8
-#: Partitions that a request names are looked at in the turn in which it comes, some 20 us each ...
+#: So many partitions that a request names are looked at in the turn in which it comes, some 20 us
+#: each, and as much again for one that is looked up ...
 NAMED_AT_ONCE: Final = 64
-#: ... and so many of those beyond in a step, each; see ``FetchTurns``.
-NAMED_PER_STEP: Final = 8
+#: ... and of a request that names more, so many in a step, each; see ``FetchTurns``.
+NAMED_PER_STEP: Final = 4
+#: So many errors are told of in a step.
+ERRORS_PER_STEP: Final = 16
 
 
 class ServedSessions:
@@ -288,8 +291,8 @@ class ServedSession:
     ) -> None:
         """Change what is waited for; answer now, or as soon as there is something to tell.
 
-        A request that waits already is answered first, with what there is: perhaps nothing. Of a
-        request that names many partitions, most are looked at in later turns.
+        A request that waits already is answered first, with what there is: perhaps nothing. A
+        request that names many partitions has them looked at in steps.
         """
         self.sequence = header.sequence
         while self._unasked:
@@ -304,10 +307,10 @@ class ServedSession:
             self._remove(handle)
         named: Sequence[wire.FetchPartition] = header.partitions
         if len(named) > NAMED_AT_ONCE:
-            self._unasked.extend(named[NAMED_AT_ONCE:])
-            named = named[:NAMED_AT_ONCE]
-        for item in named:
-            self._ask(item)
+            self._unasked.extend(named)
+        else:
+            for item in named:
+                self._ask(item)
         self._begin(waiting)
 
     def _wait(
@@ -346,6 +349,7 @@ class ServedSession:
         if fetched is None:
             error = InvalidRequest(f"handle {item.handle} is not in fetch session {self._number}")
             self._answer.add_error(item.handle, item.offset, error)
+            self._session.owe(1)
             return
         self._unready(fetched)
         fetched.ask(item)
@@ -358,7 +362,8 @@ class ServedSession:
         try:
             if authority is not None:
                 authority.check(self._session.principal, Right.READ, Resource.TOPIC, item.topic)
-            wanted = Filter.of_request(item.tags, item.where)
+            named = item.tags or item.where
+            wanted = Filter.of_request(item.tags, item.where) if named else ALL
             if wanted and isinstance(self.reach, CopyReach):
                 raise InvalidRequest("a copy of a log takes all records; send no filter")
             fetched = self._fetched(item.handle, wanted, limits.FETCH_STATE_ENTRY_BYTES)
@@ -513,7 +518,11 @@ class ServedSession:
                 self._fetches.scan(self, next(iter(self._scans)))
         while self._ready and not lacks_step and not answer.is_full(waiting.max_bytes):
             fetched = next(iter(self._ready))
-            lacks_step = fetched.needs_step and not turns.take_step()
+            needs_step = fetched.needs_step or (
+                fetched.failure is not None
+                and answer.errors % ERRORS_PER_STEP == ERRORS_PER_STEP - 1
+            )
+            lacks_step = needs_step and not turns.take_step()
             if lacks_step or not self._read(fetched, waiting.max_bytes - answer.size):
                 break
         is_far = answer.has_results and answer.scans >= SCANS_PER_ANSWER

@@ -19,6 +19,7 @@ from vq.broker.serving.admission import Admission
 from vq.broker.serving.broker_session import BrokerSession
 from vq.broker.serving.metered_connection import MeteredConnection, Meters
 from vq.broker.serving.shares import (
+    GATHERED_PER_TURN,
     REQUESTS_PER_TURN,
     WAITED_PER_TURN,
     TurnLine,
@@ -45,6 +46,8 @@ REFUSED_BURST_S: Final = 5.0
 REFUSED_PAUSE_S: Final = 10.0
 #: A connection that was ended for what it sent costs as much as so many refused requests.
 ENDED_COST: Final = 20.0
+#: So does one whose peer leaves, within this time, instead of a proof of who it is.
+CUT_LOGIN_S: Final = 2.0
 #: A new connection of an address that owes much counts as so many.
 OWING_WEIGHT: Final = 8.0
 #: How many silent connections are ended when the process has run out of file descriptors.
@@ -69,6 +72,8 @@ class Server:
         gathered_bytes: Bytes kept for all sessions: of incomplete frames, and of requests that wait
             for a turn of the loop, or for room.
         requests_left: How many more requests may be handled in this turn of the loop.
+        gathered_left: How many more bytes of incomplete frames may be read in it, but for one read
+            of each connection; those that bring more take turns.
         line: The sessions whose requests wait for a turn.
         held: The sessions whose next request waits until the node has room for it.
         requests_shared, reads_shared, put_bytes_shared: From here on, only sessions with few of
@@ -77,8 +82,8 @@ class Server:
         refused: Connections ended because of a bound, or because of what their peer did.
         failed_handshakes: TLS connections that ended before their handshake did.
         refusals: How many requests were answered with which error.
-        debts: What addresses owe for requests that were refused; from ``debt_max`` on, connections
-            of them that were refused much are not read.
+        debts: What addresses, and users at them, owe for what they have brought in vain; from
+            ``debt_max`` on, connections of theirs that brought much of it are not read.
         admission: Who may connect.
         authentication: As which user; None: nobody is asked.
         meters: What they may use; None: that is not limited.
@@ -118,6 +123,7 @@ class Server:
         self.put_bytes = 0
         self.gathered_bytes = 0
         self.requests_left = REQUESTS_PER_TURN
+        self.gathered_left = GATHERED_PER_TURN
         self.line = TurnLine()
         self.held = TurnLine()
         self.requests_shared = shared(limits.requests_waiting_max)
@@ -153,9 +159,9 @@ class Server:
             weight=self._weight,
         )
 
-    def owes_much(self, address: str) -> bool:
-        """Whether those of an address have brought so much that was refused that they must wait."""
-        return self.debts.of(address, self.now()) >= self.debt_max
+    def owes_much(self, debtor: str) -> bool:
+        """Whether an address, or a user at one, has brought so much in vain that it must wait."""
+        return self.debts.of(debtor, self.now()) >= self.debt_max
 
     def _weight(self, address: str) -> float:
         return OWING_WEIGHT if self.owes_much(address) else 1.0
@@ -262,6 +268,7 @@ class Server:
     def _begin_turn(self) -> None:
         """Begin the next turn: have requests handled that waited for it."""
         self.requests_left = REQUESTS_PER_TURN
+        self.gathered_left = GATHERED_PER_TURN
         if self.held.addresses:
             taken = self.held.take(WAITED_PER_TURN // 2)
             if taken:  # else the room comes with an answer, which ends a turn, or with a sweep
@@ -276,7 +283,8 @@ class Server:
         """End the connection that costs most memory, of the address that costs most.
 
         Of those that keep nearly as much as the largest one, it is the one whose frame has been
-        incomplete for longest: one that receives a large frame just now is not the culprit.
+        incomplete for longest: one that receives a large frame just now is not the culprit. The
+        others of them wait if they owe as much as the one that is ended will.
         """
         kept: Counter[str] = Counter()
         for each in self.sessions:
@@ -285,10 +293,10 @@ class Server:
         now = self.now()
         peers = [each for each in self.sessions if each.counted_as == address]
         most = max(each.gathered for each in peers)
-        largest = max(
-            (each for each in peers if each.gathered * LARGE_PART >= most),
-            key=lambda each: (each.stalled_s(now), each.gathered),
-        )
+        large = [each for each in peers if each.gathered * LARGE_PART >= most]
+        largest = max(large, key=lambda each: (each.stalled_s(now), each.gathered))
+        for each in large:
+            each.owing.suspect()
         limits = self.limits
         largest.end(
             Busy(
@@ -309,12 +317,22 @@ class Server:
         """
         self.admission.forget(session, self.now())
         self.refused += 1
-        if self.authentication is not None and isinstance(error, AuthenticationFailed):
-            self.authentication.failed(session)
-        if is_own_fault(error) and not isinstance(error, OutcomeUnknown | AuthenticationFailed):
+        if self._is_own_end(session, error):
             self.debts.owe(session.counted_as, ENDED_COST, self.now())
         self._bad_peers[session.counted_as] += 1
         self._last_bad = error
+
+    def _is_own_end(self, session: BrokerSession, error: VqError) -> bool:
+        """Whether a connection is ended for what its peer did; count log-ins that failed."""
+        if isinstance(error, AuthenticationFailed):
+            if session.principal.user:
+                return False  # it was who it said; the user is another one now, or gone
+            if self.authentication is not None:
+                self.authentication.failed(session)
+            return True
+        if isinstance(error, Busy):
+            return self.authentication is not None and self.authentication.must_wait(session)
+        return is_own_fault(error) and not isinstance(error, OutcomeUnknown)
 
     def handshake_failed(self, session: BrokerSession, error: Exception | None) -> None:
         """Note that a TLS connection ended before its handshake did.
@@ -323,6 +341,14 @@ class Server:
         """
         self.failed_handshakes += 1
         if error is not None and not isinstance(error, TimeoutError):
+            self.debts.owe(session.counted_as, ENDED_COST, self.now())
+
+    def login_cut(self, session: BrokerSession, after_s: float) -> None:
+        """Note that a peer left when it had its challenge, so many seconds after it came.
+
+        It is owed, unless that is long: a slow broker must not hold it against its clients.
+        """
+        if after_s < CUT_LOGIN_S:
             self.debts.owe(session.counted_as, ENDED_COST, self.now())
 
     def remove(self, session: BrokerSession) -> None:
@@ -355,8 +381,11 @@ class Server:
         for session in list(self.sessions):
             session.sweep(now)
         for session in list(self.paused):
-            session.maybe_resume()
-        if self.held.addresses:
+            if session.gathered:
+                session.read_later()  # not all at once: their debts are paid at the same time
+            else:
+                session.maybe_resume()
+        if self.held.addresses or self.line.addresses:
             self.turn.schedule()
         if self._bad_peers:
             (address, count), *others = self._bad_peers.most_common()

@@ -19,7 +19,7 @@ many at once, does not use little of them.
 from collections import OrderedDict
 from typing import Final, Protocol
 
-from vq.limits import KIB
+from vq.limits import KIB, MIB
 
 #: One part in so many is kept for connections that use little ...
 KEPT_PART: Final = 4
@@ -34,6 +34,9 @@ REQUESTS_PER_TURN: Final = 256
 WAITED_PER_TURN: Final = REQUESTS_PER_TURN // 2
 #: Requests of one connection that waited, before it is another one's turn.
 SLICE: Final = 16
+#: Bytes of requests that are not whole, read in one turn of the loop, some 3 ms; connections that
+#: bring more take turns, as those whose requests wait.
+GATHERED_PER_TURN: Final = 4 * MIB
 #: What a peer has sent is cut into requests piece by piece, each when the last one is handled.
 PIECE_BYTES: Final = 16 * KIB
 #: Cutting so many requests out of what a peer has sent costs about as much as handling one.

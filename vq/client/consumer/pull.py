@@ -75,7 +75,8 @@ class Pull:
         self._reader: Messages | None = None
         self._task: asyncio.Task[object] | None = None
         self._latest = 0  # number of the last call that has begun
-        self._in_hand = 0  # number of the call whose messages are in hand
+        self._first = 0  # number of the call that had the first messages of what is in hand
+        self._step = 0  # the lists behind these have so many messages
         self._given: PulledMessages | None = None  # by the last call; None: nothing is in hand
         self._has_warned = False
 
@@ -119,6 +120,20 @@ class Pull:
                 return []
         return self._hand_out(messages, call)
 
+    def following(self, max_messages: int, call: int, received: int) -> list[Message] | None:
+        """Return the list behind the one in hand, if it is at hand; None: ask ``at_once``.
+
+        In the thread that has that one. An interrupt anywhere in here is seen by ``take_back``: the
+        turn knows how many lists were taken, and each belongs to the call of the next number.
+        """
+        if max_messages != self._step or received != call - 1 or not self._inbox.permit.holds:
+            return None
+        self.warn_if_left()
+        messages = next(self._inbox.at_hand.lists_left, None)
+        if messages is not None:
+            self._given = PulledMessages(messages)
+        return messages if messages is None else self._given
+
     def at_once(self, max_messages: int, call: int, received: int) -> list[Message]:
         """Do what ``get_many`` does if messages are here, and outside of a task; none: await it."""
         task, reader = self._task, self._reader
@@ -129,11 +144,15 @@ class Pull:
         self.warn_if_left()
         self._task = None
         self._inbox.enter(reader, None)
-        messages = self._inbox.many_at_once(max_messages)
-        return self._hand_out(messages, call) if messages else messages
+        messages = self._inbox.lists_at_once(max_messages)
+        if not messages:
+            return messages
+        handed_out = self._hand_out(messages, call)
+        self._step = max_messages
+        return handed_out
 
     def _hand_out(self, messages: list[Message], call: int) -> list[Message]:
-        self._in_hand = call
+        self._first, self._step = call, 0
         self._given = PulledMessages(messages)
         return self._given
 
@@ -166,7 +185,7 @@ class Pull:
 
     def take_back(self, received: int) -> None:
         """Have messages delivered again that did not reach anybody: see ``get_many``."""
-        if self._in_hand > received:
+        if self._first + max(0, self._inbox.given - 1) > received:
             self._given = None
             self._inbox.put_back("its call of get_many was interrupted, or what handles it failed")
 
@@ -215,8 +234,10 @@ class ThreadPull:
         bound = _checked(max_messages, timeout)
         call, received = self._enter()
         pull, runtime = self._pull, self._runtime
-        # A task on the loop costs several times what the messages that are here do.
-        messages = runtime.call(lambda: pull.at_once(max_messages, call, received))
+        runtime.check()
+        messages = pull.following(max_messages, call, received)
+        if messages is None:  # a call on the loop, which is not a task: that costs twice as much
+            messages = runtime.call(lambda: pull.at_once(max_messages, call, received))
         if not messages:
             messages = runtime.run(pull.get_many(max_messages, bound, call=call, received=received))
         if not messages:

@@ -23,9 +23,19 @@ enum { TOPIC, CONTENT, TAG, KEY, HEADERS, PARTITION, OFFSET, DELIVER_AT = 10, DE
 enum { ANY_PARTITION = -1 };
 
 /* Slots of vq.client.producer.queue.topic_queues.TopicQueues that this file reads. */
-enum { Q_APPENDED, Q_PLAIN_BYTES_MAX, Q_USUAL_KEYS, Q_DIRECTED, Q_COUNT };
-static const char *const queues_slots[Q_COUNT] = {"appended", "plain_bytes_max", "usual_keys",
-                                                  "directed"};
+enum {
+    Q_APPENDED,
+    Q_PLAIN_BYTES_MAX,
+    Q_USUAL_KEYS,
+    Q_DIRECTED,
+    Q_COMPRESSOR,
+    Q_CONTENT_BYTES_MAX,
+    Q_IS_OWN,
+    Q_COUNT
+};
+static const char *const queues_slots[Q_COUNT] = {
+    "appended",   "plain_bytes_max",   "usual_keys", "directed",
+    "compressor", "content_bytes_max", "is_own"};
 
 typedef struct {
     PyObject_HEAD
@@ -228,19 +238,45 @@ static PyObject *slot_of(appender_t *self, PyObject *queues, int slot)
     return *(PyObject **)((char *)queues + self->queues_at[slot]);
 }
 
-/* Return the queues of a topic (borrowed) to which a content of this size may be appended now; NULL:
- * there are none. */
-static PyObject *open_queues(appender_t *self, PyObject *topic, Py_ssize_t size)
+/* Whether a size is within a bound that a slot of a topic has. */
+static int is_within(appender_t *self, PyObject *queues, int slot, Py_ssize_t size)
+{
+    PyObject *most = slot_of(self, queues, slot);
+    return most && PyLong_CheckExact(most) && size <= PyLong_AsSsize_t(most);
+}
+
+/* Return the queues of a topic (borrowed) to which messages may be appended now; NULL: there are none. */
+static PyObject *open_queues(appender_t *self, PyObject *topic)
 {
     PyObject *queues = PyDict_GetItemWithError(self->topics, topic);
     if (!queues || self->closed || self->space <= 0 || self->places <= 0 ||
         !Py_IS_TYPE(queues, self->queues))
         return NULL;
     PyObject *items = slot_of(self, queues, Q_APPENDED);
-    PyObject *most = slot_of(self, queues, Q_PLAIN_BYTES_MAX);
-    if (!items || !PyList_CheckExact(items) || !most || !PyLong_CheckExact(most))
-        return NULL;
-    return size > PyLong_AsSsize_t(most) ? NULL : queues;
+    return items && PyList_CheckExact(items) ? queues : NULL;
+}
+
+enum { FITS = 1, WAS_COMPRESSED };
+
+/* Have the content of a future stored as it is, or compressed, as its topic says. Return 0 if that is
+ * left to others, -1 with an exception. A compressor is Python code: the topic may be gone then. */
+static int fit(appender_t *self, PyObject *queues, future_t *future)
+{
+    Py_ssize_t size = PyBytes_GET_SIZE(future->content);
+    if (is_within(self, queues, Q_PLAIN_BYTES_MAX, size))
+        return FITS;
+    PyObject *compressor = slot_of(self, queues, Q_COMPRESSOR);
+    if (!compressor || compressor == Py_None || slot_of(self, queues, Q_IS_OWN) != Py_False ||
+        !is_within(self, queues, Q_CONTENT_BYTES_MAX, size))
+        return 0;
+    Py_INCREF(compressor);
+    PyObject *made = PyObject_CallOneArg(compressor, future->content);
+    Py_DECREF(compressor);
+    if (!made)
+        return -1;
+    int failed = future_compressed(future, made);
+    Py_DECREF(made);
+    return failed ? -1 : WAS_COMPRESSED;
 }
 
 /* Choose the partition of a usual key; 0: that is left to others. */
@@ -355,9 +391,10 @@ static PyObject *appender_append(appender_t *self, PyObject *const *args, Py_ssi
     made->callback = Py_NewRef(callback);
     made->appended_at = now;
     made->deadline = now + seconds;
-    Py_ssize_t size = PyBytes_GET_SIZE(made->content);
-    PyObject *queues = open_queues(self, PyTuple_GET_ITEM(message, TOPIC), size);
-    if (!queues || (key.field && !direct(self, queues, &key, &made->partition)) ||
+    PyObject *topic = PyTuple_GET_ITEM(message, TOPIC), *queues = open_queues(self, topic);
+    int fits = queues ? fit(self, queues, made) : 0;
+    if (fits <= 0 || (fits == WAS_COMPRESSED && open_queues(self, topic) != queues) ||
+        (key.field && !direct(self, queues, &key, &made->partition)) ||
         append_to(self, queues, future) < 0) {
         Py_DECREF(future);
         if (PyErr_Occurred())
@@ -381,9 +418,7 @@ static int prepare_one(appender_t *self, PyObject *message, PyObject *queues, in
     int is_plain = make_plain(self, message, &key, made);
     if (is_plain <= 0)
         return is_plain;
-    PyObject *most = slot_of(self, queues, Q_PLAIN_BYTES_MAX);
-    if (!most || !PyLong_CheckExact(most) ||
-        PyBytes_GET_SIZE((*made)->content) > PyLong_AsSsize_t(most) ||
+    if (fit(self, queues, *made) <= 0 ||
         (key.field && !direct(self, queues, &key, &(*made)->partition))) {
         Py_DECREF(*made);
         return PyErr_Occurred() ? -1 : 0;
@@ -521,50 +556,25 @@ static PyTypeObject *futures_of(PyObject *module)
     return ((module_state_t *)PyModule_GetState(module))->future;
 }
 
-PyDoc_STRVAR(columns_doc, "columns(futures, /)\n--\n\nSee vq.client.producer.queue.futures.");
+typedef PyObject *(*pass_t)(PyTypeObject *, PyObject *);
 
-static PyObject *columns(PyObject *module, PyObject *items)
+static PyObject *pass(PyObject *module, PyObject *futures, pass_t over)
 {
-    if (!PyList_CheckExact(items)) {
-        PyErr_SetString(PyExc_TypeError, "a list of futures is needed");
-        return NULL;
-    }
-    return columns_of(futures_of(module), items);
+    if (PyList_CheckExact(futures))
+        return over(futures_of(module), futures);
+    PyErr_SetString(PyExc_TypeError, "a list of futures is needed");
+    return NULL;
 }
 
-PyDoc_STRVAR(bytes_of_doc, "bytes_of(futures, /)\n--\n\nSee vq.client.producer.queue.futures.");
+#define PASS(name, over)                                                                           \
+    PyDoc_STRVAR(name##_doc, #name "(futures, /)\n--\n\nSee vq.client.producer.queue.futures.");   \
+    static PyObject *name(PyObject *module, PyObject *futures) { return pass(module, futures, over); }
 
-static PyObject *bytes_of(PyObject *module, PyObject *items)
-{
-    if (!PyList_CheckExact(items)) {
-        PyErr_SetString(PyExc_TypeError, "a list of futures is needed");
-        return NULL;
-    }
-    Py_ssize_t sum = sum_sizes(futures_of(module), items);
-    return sum < 0 ? NULL : PyLong_FromSsize_t(sum);
-}
-
-PyDoc_STRVAR(divide_doc, "divide(futures, /)\n--\n\nSee vq.client.producer.queue.futures.");
-
-static PyObject *divide(PyObject *module, PyObject *items)
-{
-    if (!PyList_CheckExact(items)) {
-        PyErr_SetString(PyExc_TypeError, "a list of futures is needed");
-        return NULL;
-    }
-    return shares_of(futures_of(module), items);
-}
-
-PyDoc_STRVAR(outcomes_doc, "outcomes(sends, /)\n--\n\nSee vq.client.producer.queue.futures.");
-
-static PyObject *outcomes(PyObject *module, PyObject *sends)
-{
-    if (!PyList_CheckExact(sends)) {
-        PyErr_SetString(PyExc_TypeError, "a list of futures is needed");
-        return NULL;
-    }
-    return outcomes_of(futures_of(module), sends);
-}
+PASS(bytes_of, sum_sizes)
+PASS(columns, columns_of)
+PASS(divide, shares_of)
+PASS(last_waiting, last_waiting_of)
+PASS(outcomes, outcomes_of)
 
 PyDoc_STRVAR(tell_doc, "tell(futures, partition, offset, sizes, ids, result, quiet, unasked, report, "
                        "/)\n--\n\nSee vq.client.producer.queue.futures.");
@@ -594,9 +604,10 @@ static PyObject *tell(PyObject *module, PyObject *args)
 }
 
 static PyMethodDef functions[] = {
-    {"columns", columns, METH_O, columns_doc},
     {"bytes_of", bytes_of, METH_O, bytes_of_doc},
+    {"columns", columns, METH_O, columns_doc},
     {"divide", divide, METH_O, divide_doc},
+    {"last_waiting", last_waiting, METH_O, last_waiting_doc},
     {"outcomes", outcomes, METH_O, outcomes_doc},
     {"tell", tell, METH_VARARGS, tell_doc},
     {NULL, NULL, 0, NULL},

@@ -180,19 +180,50 @@ static future_t *future_of(PyTypeObject *base, PyObject *item)
     return NULL;
 }
 
+/* Put a content that a compressor made into a future: a pair of flag bits and bytes. -1 with an
+ * exception. */
+static int future_compressed(future_t *future, PyObject *made)
+{
+    if (made == Py_None) {
+        PyErr_SetString(PyExc_TypeError, "a compressor makes flag bits and bytes");
+        return -1;
+    }
+    if (size_of(future->content, made) < 0)
+        return -1;
+    PyObject *bits = PyTuple_GET_ITEM(made, 0), *content = PyTuple_GET_ITEM(made, 1), *head;
+    int is_bare = future->head == Py_None;
+    if (PyObject_IsTrue(bits)) {
+        PyObject *flag =
+            is_bare ? Py_NewRef(bits) : PyNumber_Or(PyTuple_GET_ITEM(future->head, 0), bits);
+        PyObject *before =
+            is_bare ? PyBytes_FromStringAndSize(NULL, 0) : Py_NewRef(PyTuple_GET_ITEM(future->head, 1));
+        head = flag && before ? PyTuple_Pack(2, flag, before) : NULL;
+        Py_XDECREF(flag);
+        Py_XDECREF(before);
+        if (!head)
+            return -1;
+        PyObject_GC_UnTrack(head); /* nothing in it can refer back to it */
+    } else
+        head = Py_NewRef(future->head);
+    Py_SETREF(future->head, head);
+    Py_SETREF(future->content, Py_NewRef(content));
+    future->size = size_of(content, head);
+    return 0;
+}
+
 static int is_none(PyObject *held) { return !held || held == Py_None; }
 
-/* Return the sum of the sizes of futures, a list; -1 with an exception. */
-static Py_ssize_t sum_sizes(PyTypeObject *base, PyObject *items)
+/* Return the sum of the sizes of futures. */
+static PyObject *sum_sizes(PyTypeObject *base, PyObject *items)
 {
     Py_ssize_t sum = 0;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
         future_t *each = future_of(base, PyList_GET_ITEM(items, i));
         if (!each)
-            return -1;
+            return NULL;
         sum += each->size;
     }
-    return sum;
+    return PyLong_FromSsize_t(sum);
 }
 
 /* Return the contents of futures, their heads, and the earliest deadline, as a tuple. */
@@ -294,6 +325,17 @@ static PyObject *outcomes_of(PyTypeObject *base, PyObject *sends)
         PyList_SET_ITEM(found, i, Py_NewRef(each ? each : Py_None));
     }
     return found;
+}
+
+/* Return the last future of a list that has no outcome; None: there is none. */
+static PyObject *last_waiting_of(PyTypeObject *base, PyObject *sends)
+{
+    for (Py_ssize_t i = PyList_GET_SIZE(sends); i-- > 0;) {
+        PyObject *each = PyList_GET_ITEM(sends, i);
+        if (PyObject_TypeCheck(each, base) && is_none(((future_t *)each)->outcome))
+            return Py_NewRef(each);
+    }
+    Py_RETURN_NONE;
 }
 
 /* Outcomes -------------------------------------------------------------------------------------- */

@@ -79,8 +79,8 @@ class TopicMetrics:
         resends: How often a batch was sent again.
         messages_compressed: How often a content was compressed, because it has
             ``compression_threshold`` bytes or more. Counted before the message is accepted. A
-            content that did not get smaller counts, too; it is stored as it was. With ``vq.aio``, a
-            message that waits for space is compressed again behind the wait.
+            content that did not get smaller counts, too; it is stored as it was. A message that
+            waits for space may be compressed again behind the wait.
         bytes_before_compression, bytes_after_compression: Of these contents; the same for one that
             did not get smaller.
         latency: From the append of a batch's first message to the acknowledgement of the batch, of

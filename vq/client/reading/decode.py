@@ -26,6 +26,7 @@ from vq.store.records.format import (
     FLAG_COMPRESSION_SHIFT,
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
+    RECORD_LENGTH_MAX,
     decode_control,
 )
 from vq.store.records.record import Record, bytes_needed, decode_into, decode_properties
@@ -111,6 +112,8 @@ def decode_messages(
             return position, True
         length = RECORD_HEADER.unpack_from(data, position)[0]
         end = position + RECORD_HEADER_BYTES + length
+        if end > len(data) and length <= RECORD_LENGTH_MAX:
+            break  # the record goes on in the next chunk
         records: list[Record] = []
         read_to = decode_into(data[position:end], base + position, records)
         for record in records:
@@ -121,8 +124,6 @@ def decode_messages(
                 raise
             out.append(message)
             room[0] -= len(message.content)
-        if read_to == base + position:
-            break  # the record goes on in the next chunk
         if not records:  # a control record of a later version: it may begin a batch
             times[0] = None
         position = read_to - base

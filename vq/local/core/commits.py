@@ -104,7 +104,10 @@ class Commits:
         now = base.clock.monotonic()
         if now < self._notes_wait_until:
             return
-        base.check_not_interrupting()
+        try:
+            base.check_not_interrupting()
+        except InvalidState:  # the message is completed; a later call notes it
+            return
         with base.lock:
             codes = popped(intake.done, len(intake.done) - 1)  # one is left: a commit follows
             try:
@@ -291,7 +294,7 @@ class Commits:
         codes: Sequence[int],
         *,
         purged: Sequence[LaneRange] = (),
-        flushed: Iterable[int] = ALL_LANES,
+        flushed: Sequence[int] = ALL_LANES,
     ) -> Mapping[int, VqError]:
         """Store, flush these lanes, and publish; return what went wrong, by lane."""
         base, intake = self._base, self._intake

@@ -19,7 +19,7 @@ import contextlib
 import operator
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -42,7 +42,7 @@ from vq.store.commit.flusher import FlushRunner, Outcome
 from vq.store.directory.directory import unusable
 from vq.store.disk.disk import Disk, Lock
 from vq.store.log.block import FULL_ERRNOS, BlockCache
-from vq.store.log.log import Log, LogConfig, LogState
+from vq.store.log.log import DataFlush, Log, LogConfig, LogState
 from vq.store.log.ticket import SyncTicket
 from vq.store.records.checked_text import decode_text, encode_text
 from vq.store.records.codec import encode_records
@@ -305,8 +305,8 @@ class Storage:
                 self.wants_snapshot = True
 
     def begin_flush(
-        self, lanes: Iterable[int] = ALL_LANES, *, checkpoints: bool = False
-    ) -> dict[int, SyncTicket]:
+        self, lanes: Sequence[int] = ALL_LANES, *, checkpoints: bool = False
+    ) -> dict[int, SyncTicket | DataFlush]:
         """Return what ``flush`` has to make durable, by lane.
 
         Args:
@@ -314,28 +314,36 @@ class Storage:
             checkpoints: Have a checkpoint cover all that was appended: a snapshot is to follow, and
                 a start cuts nothing off that a checkpoint covers.
         """
-        found = {}
+        found: dict[int, SyncTicket | DataFlush] = {}
         for lane in lanes:
             log = self._logs[lane]
             if checkpoints:
                 log.want_checkpoint()
-            ticket = log.begin_sync()
+            ticket = (log.begin_data() if len(lanes) == 1 else None) or log.begin_sync()
             if ticket is not None:
                 found[lane] = ticket
         return found
 
-    def flush(self, tickets: Mapping[int, SyncTicket]) -> Outcome:
+    def flush(self, tickets: Mapping[int, SyncTicket | DataFlush]) -> Outcome:
         """Make it durable. Without the lock of the queue; one call at a time."""
-        return self._runner.run([*tickets.values()]) if tickets else ()
+        some: list[SyncTicket] = []
+        for ticket in tickets.values():
+            if isinstance(ticket, DataFlush):  # then it is the only one
+                return (_synced(ticket),)
+            some.append(ticket)
+        return self._runner.run(some) if some else ()
 
     def end_flush(
-        self, tickets: Mapping[int, SyncTicket], outcome: Outcome
+        self, tickets: Mapping[int, SyncTicket | DataFlush], outcome: Outcome
     ) -> dict[int, BaseException]:
         """Take the tickets back; return the errors by lane, which takes no more messages then."""
         errors = {}
         for (lane, ticket), error in zip(tickets.items(), outcome, strict=True):
             if error is None:
-                self._logs[lane].finish_sync(ticket)
+                if isinstance(ticket, DataFlush):
+                    self._logs[lane].finish_data(ticket)
+                else:
+                    self._logs[lane].finish_sync(ticket)
             else:
                 self._logs[lane].fail(error)
                 errors[lane] = error
@@ -421,6 +429,20 @@ def _opened_log(directory: Path, queue_id: str, disk: Disk, clock: Clock, cache:
             hint="restore the directory from a copy, or move it away; nothing was changed",
         )
     return log
+
+
+def _synced(flush: DataFlush) -> BaseException | None:
+    """Sync the file of one block; return what went wrong."""
+    file = flush.block.file
+    assert file is not None, "a dirty block is never closed"
+    try:
+        file.datasync()
+    except Exception as error:  # noqa: BLE001  also one that a signal handler raises
+        if file.file_system is not None:
+            with contextlib.suppress(OSError):
+                file.file_system.check_journal()
+        return error
+    return None
 
 
 def _batches(items: Sequence[LocalItem]) -> Iterator[list[LocalItem]]:

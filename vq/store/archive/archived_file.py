@@ -263,6 +263,11 @@ class ArchivedFile:
         if opened is not None:
             opened.close()
 
+    @property
+    def descriptor(self) -> int:
+        """See ``File.descriptor``."""
+        return -1
+
     def datasync(self) -> None:
         """See ``File.datasync``: all of it is."""
 

@@ -9,13 +9,15 @@ number of messages behind one fdatasync grows by itself as the disk gets slower 
 """
 
 import asyncio
+import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from vq.clock import Clock
 from vq.log_lines import get_logger
+from vq.store.commit.handover import CALL, CLOSED, HANDOVER, RUN, Handover, wake_descriptors
 from vq.store.disk.file_system import FileSystem
 from vq.store.log.begun import BegunLogs
 from vq.store.log.ticket import SyncTicket
@@ -24,6 +26,8 @@ logger = get_logger(__name__)
 
 #: One entry per ticket: None when it is durable, otherwise why it is not known to be.
 Outcome = Sequence[BaseException | None]
+#: Of the only ticket of a flush that is one ``fdatasync``.
+_SYNCED: Final[Outcome] = (None,)
 OnDone = Callable[[Sequence[SyncTicket], Outcome], None]
 
 
@@ -122,18 +126,28 @@ class FlushRunner:
 
     def _run_one(self, ticket: SyncTicket) -> BaseException | None:
         """Run the only ticket of a flush; return what went wrong. It is synced by itself."""
-        file_system = ticket.file_system
         begin = self._clock.monotonic()
         try:
             ticket.run()
         except Exception as error:  # noqa: BLE001  as in ``_run``
-            if file_system is not None:
-                _journal_error(file_system)
+            self._check_after_error(ticket)
             return error
-        if file_system is not None:
-            seconds = self._clock.monotonic() - begin
-            self._policies[file_system].record(whole=False, count=1, seconds=seconds)
+        self.note_synced(ticket, self._clock.monotonic() - begin)
         return None if ticket.beginning is None else _save(ticket.beginning.logs)
+
+    def note_synced(self, ticket: SyncTicket, seconds: float) -> None:
+        """Learn how long the only ticket of a flush took; the loop may call it between flushes."""
+        if ticket.file_system is not None:
+            self._policies[ticket.file_system].record(whole=False, count=1, seconds=seconds)
+
+    def end_failed(self, ticket: SyncTicket, number: int) -> Outcome:
+        """Return the outcome of the only ticket of a flush, whose ``fdatasync`` has failed."""
+        self._check_after_error(ticket)
+        return [OSError(number, os.strerror(number))]
+
+    def _check_after_error(self, ticket: SyncTicket) -> None:
+        if ticket.file_system is not None:
+            _journal_error(ticket.file_system)
 
     def _run_apart(self, tickets: Sequence[SyncTicket]) -> Outcome:
         """Run tickets of several file systems."""
@@ -262,18 +276,25 @@ def _journal_error(file_system: FileSystem) -> BaseException | None:
 class ThreadFlusher:
     """A flusher with a thread of its own. ``start`` must run on the event loop it shall call back.
 
-    The hand-over is one lock released by the loop and taken by the thread: of the ways tried
-    (lock, ``Condition``, ``SimpleQueue``, eventfd) none was measurably faster, and the lock is
-    the one that allocates nothing. Both ways together cost 30 to 60 µs, most of it the kernel
-    waking a sleeping processor. Syncing on the loop itself when one message waits would save them,
-    but then one stall of the disk stops reads, heartbeats of peers and every other partition.
+    A flush that is one ``fdatasync`` is done within the hand-over, compiled without Python and its
+    lock; the thread comes back to Python for any other, and for errors (decision 0174). Syncing on
+    the loop itself when one message waits would save the hand-over, but then one stall of the disk
+    stops reads, heartbeats of peers and every other partition.
+
+    Args:
+        runner: Runs what is more than one ``fdatasync``.
+        handover: Gets flushes to the thread.
     """
 
-    def __init__(self, runner: FlushRunner) -> None:
+    def __init__(
+        self, runner: FlushRunner, handover: Callable[[int, int], Handover] = HANDOVER
+    ) -> None:
         self._runner = runner
-        self._wake = threading.Lock()
-        self._wake.acquire()
-        self._tickets: Sequence[SyncTicket] | None = None
+        self._new_handover = handover
+        self._handover: Handover | None = None
+        self._wakes: tuple[int, ...] = ()  # descriptors that wake the loop: both ends, or one
+        self._tickets: Sequence[SyncTicket] = ()  # of the flush in flight
+        self._outcome: Outcome | None = None  # of that, unless it was one sync that ended well
         self._closing = False
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -283,13 +304,17 @@ class ThreadFlusher:
         """See ``Flusher.start``."""
         self._loop = asyncio.get_running_loop()
         self._on_done = on_done
+        self._wakes = wake_descriptors()
+        self._handover = self._new_handover(self._wakes[0], self._wakes[-1])
+        self._loop.add_reader(self._wakes[0], self._woken)
         self._thread = threading.Thread(target=self._work, name="vq-flusher", daemon=True)
         self._thread.start()
 
     def submit(self, tickets: Sequence[SyncTicket]) -> None:
         """See ``Flusher.submit``."""
+        assert self._handover is not None
         self._tickets = tickets
-        self._wake.release()
+        self._handover.give(tickets[0].descriptor if len(tickets) == 1 else CALL)
 
     def stepped_s(self) -> float:
         """See ``Flusher.stepped_s``."""
@@ -299,36 +324,52 @@ class ThreadFlusher:
         """See ``Flusher.close``. Waits for the flush in flight."""
         if self._thread is None:
             return
+        assert self._handover is not None
+        assert self._loop is not None
         self._closing = True
-        try:
-            self._wake.release()
-        except RuntimeError:
-            pass  # a submission is waiting; the thread takes it and then sees that it shall end
+        self._handover.close()
         self._thread.join()
         self._thread = None
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._wakes[0])
+        for descriptor in self._wakes:
+            os.close(descriptor)
+
+    def _woken(self) -> None:
+        """Tell the loop how a flush ended."""
+        assert self._handover is not None
+        assert self._on_done is not None
+        took_s = self._handover.take()
+        tickets, outcome = self._tickets, self._outcome
+        if outcome is not None:
+            self._outcome = None
+        elif took_s >= 0.0:
+            outcome = _SYNCED
+            self._runner.note_synced(tickets[0], took_s)
+        else:
+            return  # nothing has ended
+        self._on_done(tickets, outcome)
 
     def _work(self) -> None:
-        wake, run = self._wake, self._runner.run
-        loop, on_done = self._loop, self._on_done
-        assert loop is not None
-        assert on_done is not None
+        handover, runner = self._handover, self._runner
+        assert handover is not None
         while True:
-            wake.acquire()
-            tickets, self._tickets = self._tickets, None
-            if tickets is None:
-                return  # only ``close`` wakes without tickets
+            found = handover.serve()
+            if found == CLOSED:
+                return
+            tickets = self._tickets
             outcome: Outcome
             try:
-                outcome = run(tickets)
+                if found == RUN:
+                    outcome = runner.run(tickets)
+                else:
+                    outcome = runner.end_failed(tickets[0], found)
             except BaseException as error:  # noqa: BLE001  somebody waits for the outcome
                 outcome = [error] * len(tickets)
             if self._closing:
                 return
-            try:
-                loop.call_soon_threadsafe(on_done, tickets, outcome)
-            except RuntimeError:
-                logger.warning("flusher ends, the event loop was closed")
-                return
+            self._outcome = outcome
+            handover.tell()
 
 
 class LoopFlusher:

@@ -1,7 +1,8 @@
 """Which logs are dirty, and what becomes of each when a flush ends.
 
 The storer lives on the event loop. It keeps the set of dirty logs; at the end of a loop iteration,
-and whenever a flush ends, it hands all of them to the flusher at once. What is appended while a
+or before that if nothing else is expected in it, and whenever a flush ends, it hands all of them to
+the flusher at once. What is appended while a
 flush runs waits for the next one.
 """
 
@@ -56,7 +57,7 @@ class Storer:
         self._busy = False
         self.flushes = 0
         self.flushed_logs = 0
-        turn.on_end(self.kick)
+        turn.on_end(self.kick, early=True)
 
     def start(self) -> None:
         """Start the flusher; call on the event loop."""

@@ -28,6 +28,11 @@ class File(Protocol):
 
     file_system: FileSystem | None
 
+    @property
+    def descriptor(self) -> int:
+        """What ``fdatasync`` of is all that ``datasync`` does; -1: it does something else."""
+        ...
+
     def pwrite(self, buffers: Sequence[Buffer], position: int) -> None:
         """Write all of ``buffers``, back to back, from ``position`` on.
 

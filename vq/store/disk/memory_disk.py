@@ -21,7 +21,6 @@ from vq.store.disk.memory_names import (
     FixedChance,
     MemoryDirectory,
     MemoryNode,
-    resize,
 )
 
 __all__ = ["DiskOperation", "MemoryDisk", "MemoryFile", "MemoryFileSystem", "keep_all", "keep_none"]
@@ -70,10 +69,7 @@ class MemoryFile:
         self._apply(position, data)
 
     def _apply(self, position: int, data: bytes) -> None:
-        now = self._node.now
-        if position > len(now):
-            now.extend(bytes(position - len(now)))
-        now[position : position + len(data)] = data
+        self._node.now.write(position, data)
         self._node.pending.append(("write", position, data))
         self._disk._record(DiskOperation("pwrite", self._path, position=position, data=data))
 
@@ -81,7 +77,7 @@ class MemoryFile:
         """See ``File.pread``."""
         self._check_open()
         self._disk._check("pread", self._path)
-        return bytes(self._node.now[position : position + length])
+        return self._node.now.read(position, length)
 
     def view(self, position: int, length: int) -> memoryview:
         """See ``File.view``; a copy."""
@@ -89,7 +85,7 @@ class MemoryFile:
         self._disk._check("view", self._path)
         if position + length > len(self._node.now):
             raise OSError(errno.EIO, "the file is shorter than that", str(self._path))
-        return memoryview(bytes(self._node.now[position : position + length]))
+        return memoryview(self._node.now.read(position, length))
 
     def resident(self, position: int, length: int) -> bool:
         """See ``File.resident``; everything is, unless the disk's ``cold`` says otherwise."""
@@ -111,16 +107,21 @@ class MemoryFile:
             raise OSError(errno.ENOSPC, "the memory disk is full", str(self._path))
         if end > len(self._node.now):
             self._node.pending.append(("truncate", end, b""))
-            resize(self._node.now, end)
+            self._node.now.resize(end)
         self._disk._record(DiskOperation("allocate", self._path, position=end))
 
     def truncate(self, length: int) -> None:
         """See ``File.truncate``."""
         self._check_open()
         self._disk._check("truncate", self._path)
-        resize(self._node.now, length)
+        self._node.now.resize(length)
         self._node.pending.append(("truncate", length, b""))
         self._disk._record(DiskOperation("truncate", self._path, position=length))
+
+    @property
+    def descriptor(self) -> int:
+        """See ``File.descriptor``."""
+        return -1
 
     def datasync(self) -> None:
         """See ``File.datasync``; after a failure the un-synced bytes are gone from the medium."""
@@ -140,7 +141,7 @@ class MemoryFile:
         """See ``File.forget_cache``."""
         self._check_open()
         if not self._node.pending:
-            self._node.now = bytearray(self._node.durable)
+            self._node.now = self._node.durable.copy()
 
     def size(self) -> int:
         """See ``File.size``."""
@@ -497,7 +498,7 @@ class MemoryDisk:
     def read_bytes(self, path: Path) -> bytes:
         """See ``Disk.read_bytes``."""
         self._check("read_bytes", path)
-        return bytes(self._file(path).now)
+        return self._file(path).now.read()
 
     def write_atomic(self, path: Path, data: bytes) -> None:
         """See ``Disk.write_atomic``; made of the same steps as the real one."""

@@ -14,11 +14,10 @@ __all__ = [
     "SECTOR_BYTES",
     "Chance",
     "FixedChance",
+    "MemoryContent",
     "MemoryDirectory",
     "MemoryNode",
     "RandomChance",
-    "resize",
-    "write_sectors",
 ]
 
 SECTOR_BYTES: Final = 512
@@ -63,12 +62,59 @@ class RandomChance:
         return self._rng.randint(0, count)
 
 
+class MemoryContent:
+    """The bytes of a file. Zeros at its end cost no memory: most of a file is allocated ahead."""
+
+    __slots__ = ("_length", "_written")
+
+    def __init__(self, content: bytes | bytearray = b"") -> None:
+        self._written = bytearray(content)
+        self._length = len(content)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def copy(self) -> "MemoryContent":
+        """Return another one with the same bytes."""
+        other = MemoryContent(self._written)
+        other._length = self._length
+        return other
+
+    def read(self, position: int = 0, length: int | None = None) -> bytes:
+        """Return ``length`` bytes (None: all), or up to the end of the file."""
+        end = self._length if length is None else min(position + length, self._length)
+        found = bytes(self._written[position:end])
+        return found + bytes(max(0, end - position - len(found)))
+
+    def write(self, position: int, data: bytes) -> None:
+        """Put bytes there; the file grows if it ends before them."""
+        if position > len(self._written):
+            self._written.extend(bytes(position - len(self._written)))
+        self._written[position : position + len(data)] = data
+        self._length = max(self._length, position + len(data))
+
+    def resize(self, length: int) -> None:
+        """Cut the file, or let it grow with zeros."""
+        del self._written[length:]
+        self._length = length
+
+    def write_sectors(self, position: int, data: bytes, chance: Chance) -> None:
+        """Put those sectors there that reached the medium; the file does not grow."""
+        at = 0
+        while at < len(data):
+            step = min(len(data) - at, SECTOR_BYTES - (position + at) % SECTOR_BYTES)
+            space = self._length - (position + at)
+            if chance.keep_sector() and space > 0:
+                self.write(position + at, data[at : at + min(step, space)])
+            at += step
+
+
 @dataclass(slots=True, eq=False)
 class MemoryNode:
     """A file: what is read now, what is surely on the medium, and the changes between the two."""
 
-    now: bytearray = field(default_factory=bytearray)
-    durable: bytearray = field(default_factory=bytearray)
+    now: MemoryContent = field(default_factory=MemoryContent)
+    durable: MemoryContent = field(default_factory=MemoryContent)
     pending: list[tuple[str, int, bytes]] = field(default_factory=list)
     born: int = 0
 
@@ -76,28 +122,26 @@ class MemoryNode:
         """Bring the medium up to date with the first ``count`` changes (None: all)."""
         for kind, position, data in self.pending[:count]:
             if kind == "truncate":
-                resize(self.durable, position)
+                self.durable.resize(position)
             else:
-                if position > len(self.durable):
-                    resize(self.durable, position)
-                self.durable[position : position + len(data)] = data
+                self.durable.write(position, data)
         del self.pending[:count]
 
-    def after_crash(self, chance: Chance) -> bytes:
+    def after_crash(self, chance: Chance) -> MemoryContent:
         """Return what is left of the content."""
-        content = bytearray(self.durable)
+        content = self.durable.copy()
         sizes = chance.keep_changes(len(self.pending))
         for at, (kind, position, data) in enumerate(self.pending):
             if kind == "truncate":
                 if at < sizes:
-                    resize(content, position)
+                    content.resize(position)
                 continue
             end = position + len(data)
             if at < sizes and end > len(content):
-                resize(content, end)
+                content.resize(end)
             if kind == "write":
-                write_sectors(content, position, data, chance)
-        return bytes(content)
+                content.write_sectors(position, data, chance)
+        return content
 
 
 @dataclass(slots=True, eq=False)
@@ -135,9 +179,7 @@ class MemoryDirectory:
                     survivors[id(node)] = node.after_crash(chance, survivors)
                 else:
                     content = node.after_crash(chance)
-                    survivors[id(node)] = MemoryNode(
-                        bytearray(content), bytearray(content), born=node.born
-                    )
+                    survivors[id(node)] = MemoryNode(content, content.copy(), born=node.born)
             left.now[name] = survivors[id(node)]
         left.durable = dict(left.now)
         return left
@@ -166,21 +208,3 @@ def apply_names(
             names.pop(name, None)
         else:
             names[name] = node
-
-
-def resize(content: bytearray, length: int) -> None:
-    if length < len(content):
-        del content[length:]
-    else:
-        content.extend(bytes(length - len(content)))
-
-
-def write_sectors(content: bytearray, position: int, data: bytes, chance: Chance) -> None:
-    at = 0
-    while at < len(data):
-        step = min(len(data) - at, SECTOR_BYTES - (position + at) % SECTOR_BYTES)
-        space = len(content) - (position + at)
-        if chance.keep_sector() and space > 0:
-            part = data[at : at + min(step, space)]
-            content[position + at : position + at + len(part)] = part
-        at += step

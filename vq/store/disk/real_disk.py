@@ -32,7 +32,7 @@ DIRECTORY_MODE: Final = 0o750
 BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 #: An id of the installed system.
 MACHINE_ID_PATH: Final = Path("/etc/machine-id")
-_datasync: Final = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+sync_descriptor: Final = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 #: Linux 5.14: fault pages in and return EFAULT where touching them would be SIGBUS.
 _MADV_POPULATE_READ: Final = 22
 _PAGE: Final = mmap.PAGESIZE
@@ -184,9 +184,14 @@ class RealFile:
         self._mapped = memoryview(b"")
         self._map_length = 0
 
+    @property
+    def descriptor(self) -> int:
+        """See ``File.descriptor``."""
+        return self._fd
+
     def datasync(self) -> None:
         """See ``File.datasync``."""
-        _datasync(self._fd)
+        sync_descriptor(self._fd)
 
     def forget_cache(self) -> None:
         """See ``File.forget_cache``."""

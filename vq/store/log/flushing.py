@@ -7,7 +7,7 @@ appended, rolled and dropped is decided in ``log``.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from vq.errors import InvalidState
 from vq.store.disk.disk import Disk
@@ -20,9 +20,26 @@ from vq.store.log.log_status import LogStatus
 from vq.store.log.recovered import Recovered
 from vq.store.log.ticket import SyncTicket
 
-__all__ = ["Flushing"]
+__all__ = ["DataFlush", "Flushing"]
 
 _OK: Final = LogState.OK  # looked up for each flush
+_new: Final = tuple.__new__  # of a named tuple: the same without its Python-level wrapper
+
+
+class DataFlush(NamedTuple):
+    """A flush of one block's bytes, where nothing else of the log is to be made durable.
+
+    Attributes:
+        block: Its file is to be synced.
+        length, allocated: Of the block, which become durable.
+        offset, messages: As of a ``SyncTicket``.
+    """
+
+    block: Block
+    length: int
+    allocated: int
+    offset: int
+    messages: int
 
 
 class Flushing:
@@ -51,8 +68,8 @@ class Flushing:
         "_config",
         "_dirty",
         "_disk",
+        "_out",
         "_status",
-        "_ticket",
         "_unsaved",
         "batches",
         "beginning",
@@ -98,12 +115,17 @@ class Flushing:
         self._dirty: list[Block] = []
         # Closed blocks whose index is not beside them yet.
         self._unsaved = [b for b in recovered.blocks[:-1] if not b.index_saved]
-        self._ticket: SyncTicket | None = None
+        self._out: SyncTicket | DataFlush | None = None
 
     @property
     def under_way(self) -> bool:
         """Whether a ticket is out."""
-        return self._ticket is not None
+        return self._out is not None
+
+    @property
+    def _ticket(self) -> SyncTicket | None:
+        """What is out, if it is a ticket."""
+        return self._out if isinstance(self._out, SyncTicket) else None
 
     @property
     def deletes(self) -> bool:
@@ -166,7 +188,7 @@ class Flushing:
         ``make_checkpoint`` is called when a checkpoint is due.
         """
         status = self._status
-        if self._ticket is not None or not (self._dirty or self.checkpoint_wanted):
+        if self._out is not None or not (self._dirty or self.checkpoint_wanted):
             return None
         if status.state is not _OK and not status.can_flush:
             return None
@@ -185,11 +207,7 @@ class Flushing:
         if self.new_names:
             ticket.directories = list(dict.fromkeys(reversed(self.new_names)))
             self.new_names = []
-        if (
-            self.checkpoint_wanted
-            or status.end_offset - self.checkpoint_offset >= self._config.checkpoint_bytes
-            or self.batches >= self._config.checkpoint_batches
-        ):
+        if self._checkpoint_due():
             ticket.indexes = [(block, block.index_bytes()) for block in self._unsaved]
             ticket.checkpoint = make_checkpoint()
             ticket.doomed, self.doomed = self.doomed, []
@@ -198,8 +216,58 @@ class Flushing:
             self.checkpoint_wanted = False
             self.checkpoint_offset = status.end_offset
             self.batches = 0
-        self._ticket = ticket
+        self._out = ticket
         return ticket
+
+    def _checkpoint_due(self) -> bool:
+        return (
+            self.checkpoint_wanted
+            or self._status.end_offset - self.checkpoint_offset >= self._config.checkpoint_bytes
+            or self.batches >= self._config.checkpoint_batches
+        )
+
+    def begin_data(self) -> DataFlush | None:
+        """Return the one block whose bytes are all that a flush has to make durable.
+
+        None: there is more to do, or nothing, or a ticket is out; ``begin`` knows. The flush counts
+        as the ticket that is out. Sync the block's file, then ``take_data_back``; after an error
+        the log has to ``fail``.
+        """
+        status, dirty = self._status, self._dirty
+        if (
+            len(dirty) != 1
+            or self._out is not None
+            or status.state is not _OK
+            or self.new_names
+            or self.first_checkpoint is not None
+            or self.beginning is not None
+            or self._checkpoint_due()
+        ):
+            return None
+        block = dirty[0]
+        found: DataFlush = _new(
+            DataFlush,
+            (block, block.length, block.allocated, status.end_offset, status.messages),
+        )
+        self._out = found
+        return found
+
+    def take_data_back(self, flush: DataFlush) -> None:
+        """Note that the bytes of a block are durable, unless the log has failed meanwhile.
+
+        Raises:
+            InvalidState: It is not the flush that is out.
+        """
+        if flush is not self._out:
+            raise InvalidState("this flush is not the one in flight")
+        self._out = None
+        if self._status.state is not _OK and not self._status.can_flush:
+            return
+        block, length, allocated, self.synced_offset, self.messages_synced = flush
+        block.synced_length, block.synced_allocated = length, allocated
+        if block.length == length:
+            self._dirty.remove(block)
+            block.cache.unpin(block)
 
     def take_back(self, ticket: SyncTicket) -> None:
         """Take back a ticket that ran, and apply its result unless the log has failed meanwhile.
@@ -207,9 +275,9 @@ class Flushing:
         Raises:
             InvalidState: It is not the ticket that is out.
         """
-        if ticket is not self._ticket:
+        if ticket is not self._out:
             raise InvalidState("this ticket is not the one in flight")
-        self._ticket = None
+        self._out = None
         status = self._status
         if status.state is not _OK and not status.can_flush:
             return

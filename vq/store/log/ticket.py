@@ -89,6 +89,12 @@ class SyncTicket:
             and not self.directories
         )
 
+    @property
+    def descriptor(self) -> int:
+        """What ``fdatasync`` of is all that ``run`` does; -1: it does more, or nothing."""
+        files = self.files
+        return files[0].descriptor if len(files) == 1 and self.only_data else -1
+
     def needs_metadata(self, block_bytes: int) -> bool:
         """Whether more is new than bytes in blocks of the file system that are durable already.
 

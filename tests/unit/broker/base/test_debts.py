@@ -1,4 +1,4 @@
-"""Debts of addresses."""
+"""Debts of addresses and users."""
 
 from vq.broker.base import debts
 from vq.broker.base.debts import Debts
@@ -20,8 +20,15 @@ def test_a_debt_grows_no_higher_than_its_bound() -> None:
     assert made.of("a", 5.0) == 0
 
 
-def test_addresses_have_a_bound(monkeypatch) -> None:
-    monkeypatch.setattr(debts, "ADDRESSES_MAX", 2)
+def test_what_is_given_back_is_no_credit() -> None:
+    made = Debts(10.0)
+    made.owe("a", 30, 0.0)
+    assert made.owe("a", -25, 1.0) == 0
+    assert made.owe("a", 5, 1.0) == 5
+
+
+def test_debtors_have_a_bound(monkeypatch) -> None:
+    monkeypatch.setattr(debts, "DEBTORS_MAX", 2)
     made = Debts(1.0)
     for address in ("a", "b", "a", "c"):
         made.owe(address, 10, 0.0)

@@ -9,6 +9,7 @@ from vq.broker.replication.copying import Copy, CopySession
 from vq.model import TopicPartition
 from vq.store.log.framing import frame
 from vq.store.records.format import CONTROL_BYTES
+from vq.turn import Turn
 
 RECORDS = b"r" * 100
 SIZE = CONTROL_BYTES + len(RECORDS)
@@ -99,7 +100,8 @@ async def answered(*, high_watermark: int, bytes_per_s: int) -> float:
     master: Any = SimpleNamespace(epoch=1, incarnation=1)
     disks: Any = SimpleNamespace(copy_refusal=lambda _: None)
     logs: Any = SimpleNamespace(drop_soon=lambda *_: None)
-    session = CopySession(connection, master, "n2", logs, disks, bytes_per_s=bytes_per_s)
+    turn = Turn(lambda _: None)
+    session = CopySession(connection, master, "n2", logs, disks, turn, bytes_per_s=bytes_per_s)
     channel: Any = SimpleNamespace(
         start_offset=0,
         partition=TopicPartition("t", 0),
@@ -122,6 +124,7 @@ async def answered(*, high_watermark: int, bytes_per_s: int) -> float:
     session._scheduled = False
     loop: Any = Loop()
     session._loop, session.answered_at = loop, loop.time()
+    session._turn = Turn(loop.call_soon)
     data = batch(0, 0)
     result = SimpleNamespace(
         handle=handle,

@@ -62,14 +62,16 @@ def contents(*numbers: int) -> list[bytes]:
 
 @pytest.mark.filterwarnings("ignore:coroutine 'Pull.get_many' was never awaited")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("calls", [1, 2, 3], ids=["on the loop", "at hand", "at hand again"])
 def test_an_interrupt_anywhere_in_a_call_neither_loses_nor_doubles_a_message(
-    runtime: LoopThread,
+    runtime: LoopThread, calls: int
 ) -> None:
     """What the call before returned is consumed; what this one was to return comes next."""
-    places = 0
+    places, at = 0, 2 * calls
     for place in itertools.count():
         consumer = Consumer(runtime)
-        assert consumer.get(2) == contents(0, 1)
+        for number in range(calls):
+            assert consumer.get(2) == contents(2 * number, 2 * number + 1)
         interrupter = Interrupter(place, "consumer/pull.py", "client/runtime.py")
         found: list[Any] = []
         try:
@@ -78,10 +80,64 @@ def test_an_interrupt_anywhere_in_a_call_neither_loses_nor_doubles_a_message(
             places += 1
         following = consumer.get(2)
         if not interrupter.reached:
-            assert ([each.content for each in found], following) == (contents(2, 3), contents(4, 5))
+            assert [each.content for each in found] == contents(at, at + 1)
+            assert following == contents(at + 2, at + 3)
             break
-        assert following == contents(2, 3), interrupter.reached
-    assert places > 10
+        assert following == contents(at, at + 1), interrupter.reached
+    assert places > 5
+
+
+def test_messages_at_hand_need_no_turn_of_the_loop(runtime: LoopThread) -> None:
+    """Lists as long as the one before; the last may be short. Each counts with the next call."""
+    consumer = Consumer(runtime)
+    assert consumer.get(1) == contents(0)
+    assert consumer.get(4) == contents(1, 2, 3, 4)
+    go_on, waits = threading.Event(), threading.Event()
+    runtime.loop.call_soon_threadsafe(lambda: (waits.set(), go_on.wait(WAIT_S)))
+    assert waits.wait(WAIT_S)
+    assert consumer.get(4) == contents(5, 6, 7, 8)
+    assert consumer.partition.delivery.delivered == 5
+    assert consumer.get(4) == contents(9)
+    assert consumer.partition.delivery.delivered == 9
+    go_on.set()
+    assert consumer.close() == 10
+
+
+def test_another_length_of_a_list_goes_on_where_the_one_before_ended(runtime: LoopThread) -> None:
+    consumer = Consumer(runtime)
+    found = [consumer.get(count) for count in (1, 2, 2, 3, 1, 1)]
+    assert found == [contents(*each) for each in ([0], [1, 2], [3, 4], [5, 6, 7], [8], [9])]
+    assert consumer.close() == 10
+
+
+def test_of_lists_at_hand_the_last_one_is_in_hand(runtime: LoopThread) -> None:
+    """For a transaction, for what is put back, and for a thread that has ended."""
+    consumer = Consumer(runtime)
+    for number in range(3):
+        assert consumer.get(2) == contents(2 * number, 2 * number + 1)
+    consumer.pull.put_down()
+    assert consumer.get(2) == contents(4, 5)
+    assert consumer.get(2) == contents(6, 7)
+    assert consumer.get(2) == contents(8, 9)
+    ((_, messages),) = runtime.call(consumer.inbox.take)
+    assert [each.content for each in messages] == contents(8, 9)
+    assert consumer.partition.delivery.delivered == 8
+
+
+def test_lists_at_hand_end_with_the_permit_and_with_a_stop(runtime: LoopThread) -> None:
+    consumer = Consumer(runtime)
+    for number in range(2):
+        assert consumer.get(2) == contents(2 * number, 2 * number + 1)
+    until, consumer.inbox.permit.until = consumer.inbox.permit.until, 0.0
+    assert consumer.pull.get_many(2, 0.0) == []
+    consumer.inbox.permit.until = until
+    assert consumer.get(2) == contents(4, 5)
+    assert consumer.get(2) == contents(6, 7)
+    runtime.call(consumer.partition.stop)
+    assert not consumer.partition.stopped, "two are in hand"
+    assert consumer.pull.get_many(2, 0.0) == []
+    assert consumer.partition.stopped
+    assert consumer.partition.delivery.delivered == 8
 
 
 def test_an_interrupted_beginning_is_begun_again(runtime: LoopThread) -> None:

@@ -1,6 +1,7 @@
 """From bytes to messages: as the reference decodes them, however the bytes are cut."""
 
 import itertools
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -151,6 +152,30 @@ def test_cut_into_small_pieces_they_are_the_same(size: int) -> None:
     for at in range(0, len(DATA), size):
         found += decoder.decode(raw(DATA[at : at + size], BASE + at))
     assert found == reference()
+
+
+def test_a_record_that_is_cut_is_copied_once_until_it_is_whole() -> None:
+    """For the next chunk, whose bytes it is put in front of."""
+    data = encode_record(1, bytes(limits.MESSAGE_BYTES_MAX))[:-1]
+    decoder = Decoder(WHERE)
+    tracemalloc.start()
+    assert not decoder.decode(raw(data))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1.1 * len(data)
+
+
+def test_messages_behind_a_record_that_two_chunks_share_are_taken_back() -> None:
+    """From any of them on, the shared one included."""
+    expected = reference()
+    for cut in range(len(DATA) + 1):
+        for index in range(len(expected)):
+            decoder = Decoder(WHERE)
+            before = decoder.decode(raw(DATA[:cut]))
+            found = decoder.decode(raw(DATA[cut:], BASE + cut))
+            if index < len(found):
+                decoder.take_back(found, index)
+                assert before + found[:index] + decoder.more() == expected, f"cut at {cut}"
 
 
 def flips(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -1,6 +1,8 @@
 """Flush policy, runner and thread: what is synced how, and how errors come back."""
 
 import asyncio
+import errno
+import os
 import threading
 from collections.abc import Sequence
 
@@ -15,12 +17,15 @@ from vq.store.commit.flusher import (
     Outcome,
     ThreadFlusher,
 )
+from vq.store.commit.handover import HANDOVER, PythonHandover
 from vq.store.disk.file_system import FileSystem
 from vq.store.disk.memory_disk import keep_none
 from vq.store.log.begun import Beginning, BegunLog, BegunLogs
 from vq.store.log.log import Log
 from vq.store.log.ticket import SyncTicket
 from vq.testing.waiting import until
+
+BOTH = pytest.mark.parametrize("handover", dict.fromkeys([PythonHandover, HANDOVER]))
 
 
 class FakeTicket:
@@ -35,6 +40,7 @@ class FakeTicket:
         self.file_system = file_system
         self.new_metadata = False
         self.only_data = False
+        self.descriptor = -1
         self.beginning: Beginning | None = None
 
     def needs_metadata(self, block_bytes: int) -> bool:
@@ -361,9 +367,10 @@ def test_what_many_logs_share_is_on_the_medium_when_they_are_told(flushes: bool)
             assert found == [b"%d" % n for n in range(number + 1)]
 
 
-async def test_the_thread_flushes_off_the_loop_and_calls_back_on_it():
+@BOTH
+async def test_the_thread_flushes_off_the_loop_and_calls_back_on_it(handover):
     """The loop's thread never runs a ticket, and the flusher's never calls back."""
-    flusher = ThreadFlusher(FlushRunner(SystemClock()))
+    flusher = ThreadFlusher(FlushRunner(SystemClock()), handover)
     done: list[tuple[int, list[object]]] = []
     flusher.start(lambda _, outcome: done.append((threading.get_ident(), list(outcome))))
     for n in range(1, 4):
@@ -375,7 +382,39 @@ async def test_the_thread_flushes_off_the_loop_and_calls_back_on_it():
     flusher.close()
 
 
-async def test_whatever_a_flush_raises_reaches_those_who_wait():
+@BOTH
+async def test_one_file_is_synced_without_its_ticket(handover, tmp_path):
+    """Nothing else would be done by it. An error has the journal looked at, as by a ticket."""
+    flusher = ThreadFlusher(FlushRunner(SystemClock()), handover)
+    done: list[Outcome] = []
+    flusher.start(lambda _, outcome: done.append(outcome))
+    file_system = FakeFileSystem()
+    ticket = FakeTicket(file_system=file_system)
+    ticket.descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    try:
+        for _ in range(2):
+            flusher.submit([ticket])
+            await until(lambda: done)
+            assert list(done.pop()) == [None]
+        assert not file_system.checks
+    finally:
+        os.close(ticket.descriptor)
+    flusher.submit([ticket])
+    await until(lambda: done)
+    ((error,),) = done
+    assert isinstance(error, OSError)
+    assert error.errno == errno.EBADF
+    assert file_system.checks == 1
+    assert not ticket.runs
+    flusher.submit([FakeTicket(), ticket])  # with another one, it is run
+    await until(lambda: len(done) == 2)
+    assert done[1] == [None, None]
+    assert len(ticket.runs) == 1
+    flusher.close()
+
+
+@BOTH
+async def test_whatever_a_flush_raises_reaches_those_who_wait(handover):
     """And the thread goes on."""
 
     class Broken(FlushRunner):
@@ -384,7 +423,7 @@ async def test_whatever_a_flush_raises_reaches_those_who_wait():
                 raise tickets[0].error
             return super().run(tickets)
 
-    flusher = ThreadFlusher(Broken(SystemClock()))
+    flusher = ThreadFlusher(Broken(SystemClock()), handover)
     done: list[Outcome] = []
     flusher.start(lambda _, outcome: done.append(outcome))
     error = SystemExit("a bug")
@@ -397,10 +436,11 @@ async def test_whatever_a_flush_raises_reaches_those_who_wait():
     flusher.close()
 
 
-async def test_closing_finishes_a_submission_that_was_not_taken_yet():
+@BOTH
+async def test_closing_finishes_a_submission_that_was_not_taken_yet(handover):
     """What was handed over is flushed, and the thread ends."""
     for _ in range(50):
-        flusher = ThreadFlusher(FlushRunner(SystemClock()))
+        flusher = ThreadFlusher(FlushRunner(SystemClock()), handover)
         flusher.start(lambda *_: None)
         ticket = FakeTicket()
         flusher.submit([ticket])
@@ -409,14 +449,17 @@ async def test_closing_finishes_a_submission_that_was_not_taken_yet():
     assert not [t for t in threading.enumerate() if t.name == "vq-flusher"]
 
 
+@BOTH
 @pytest.mark.parametrize("started", [True, False])
-async def test_a_flusher_without_work_closes(started):
-    """Also when it was never started, and twice."""
-    flusher = ThreadFlusher(FlushRunner(SystemClock()))
+async def test_a_flusher_without_work_closes(started, handover):
+    """Also when it was never started, and twice; it keeps no descriptor."""
+    before = os.listdir("/proc/self/fd")
+    flusher = ThreadFlusher(FlushRunner(SystemClock()), handover)
     if started:
         flusher.start(lambda *_: None)
     flusher.close()
     flusher.close()
+    assert os.listdir("/proc/self/fd") == before
 
 
 @pytest.mark.virtual_time

@@ -53,6 +53,32 @@ def test_flushed_batches_survive_a_power_cut() -> None:
         assert [p.rstrip(b"\0") for p in payloads(after)] == [b"%d" % n for n in range(number + 1)]
 
 
+def test_bytes_of_one_block_are_flushed_without_a_ticket() -> None:
+    """As durable, also over a power cut; what else is to be made durable needs a ticket."""
+    disk = memory_disk()
+    log = open_log(disk, config=LogConfig(checkpoint_batches=5))
+    append(log, b"0")
+    assert log.begin_data() is None, "the names of directory and block are new"
+    flush(log)
+    for number in (1, 2):
+        append(log, b"%d" % number)
+        found = log.begin_data()
+        assert found is not None
+        assert log.begin_data() is log.begin_sync() is None, "one is out"
+        assert found.block.file is not None
+        found.block.file.datasync()
+        append(log, b"later")
+        log.finish_data(found)
+        assert (log.synced_offset, log.unsynced_messages) == (found.offset, 1)
+        with pytest.raises(InvalidState):
+            log.finish_data(found)
+    assert log.begin_data() is None, "a checkpoint is due"
+    assert payloads(open_log(disk.crash(keep_none))) == [b"0", b"1", b"later", b"2"]
+    assert flush(log) is not None
+    assert payloads(open_log(disk.crash(keep_none))) == [b"0", b"1", b"later", b"2", b"later"]
+    assert log.begin_data() is None, "nothing is to be made durable"
+
+
 def test_a_flush_of_the_whole_file_system_will_do() -> None:
     """Then only the checkpoint is left to the ticket."""
     disk = memory_disk(syncfs_flushes=True)

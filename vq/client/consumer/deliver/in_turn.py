@@ -230,7 +230,7 @@ class InTurn(Delivery):
 
     def _halt(self) -> None:
         super()._halt()
-        self.window.left = iter(())
+        self.window.left, self.window.lists_left = iter(()), iter(())
 
     def _passed_over(self, bad: int, following: int) -> None:
         self.window.pass_over(following)

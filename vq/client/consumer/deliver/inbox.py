@@ -39,7 +39,8 @@ class Inbox(Executor):
     Attributes:
         permit: To hand them out.
         at_hand: The messages behind the one in hand, of the same partition and step. Who takes the
-            next one of ``left`` has handled the one before.
+            next one of ``left`` has handled the one before. It may be any thread that takes the
+            next one of ``lists_left``.
     """
 
     def __init__(self, permit: Permit) -> None:
@@ -160,8 +161,9 @@ class Inbox(Executor):
         """Return what is in hand, for a transaction; see ``taken_by``."""
         current, self._current, self.at_hand = self._current, None, _NOTHING
         if current is not None:  # from now on as after ``next_many``
+            count = current.window.in_hand
             current.window.end_turn(is_finished=False)
-            self._many = {current: 1}
+            self._many = {current: count}
         return [
             (each, list(each.window.messages[each.window.finished :][:count]))
             for each, count in self._many.items()
@@ -267,6 +269,25 @@ class Inbox(Executor):
         self._ask()
         first = self._at_once()
         return [] if first is None else self._many_from(first, most)
+
+    def lists_at_once(self, most: int) -> list[Message]:
+        """Do what ``many_at_once`` does; more lists of ``most`` messages may be at hand then.
+
+        They are if all that is here is of one partition: taking turns is for several.
+        """
+        self._ask()
+        first = self._at_once()
+        if first is None:
+            return []
+        if len(self._ready) > 1 or first.error is not None:
+            return self._many_from(first, most)
+        self._current, self.at_hand = first, first.window
+        return next(first.window.turn_in_lists(most, first.room))
+
+    @property
+    def given(self) -> int:
+        """How many lists the present turn has given out; 0: it is no turn in lists."""
+        return 0 if self._current is None else self._current.window.given
 
     def _many_from(self, first: InTurn, most: int) -> list[Message]:
         messages = self._take(first, most)

@@ -8,7 +8,7 @@ handled at a time, the window that counts has the size one.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import length_hint
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from vq.coordination.groups.claims import Claim
 from vq.coordination.tree.values.consumers import CommittedOffset
@@ -32,19 +32,31 @@ class Progress(NamedTuple):
 
 
 _NOTHING: Final[Sequence[Message]] = ()
-_NONE_LEFT: Final[Iterator[Message]] = iter(())
+_NONE_LEFT: Final[Iterator[Any]] = iter(())
 
 
 class _Turn(NamedTuple):
-    """How far somebody is who handles messages one by one, in order.
+    """How far somebody is who handles messages one by one, or list by list, in order.
 
-    ``left`` yields the messages of this turn, of which there are ``size``; it has given out the one
-    that is handled now. So nothing is noted for each message.
+    ``left`` yields the ``total`` messages of this turn, or ``size`` lists of ``step`` of them; it
+    has given out what is handled now. So nothing is noted for each.
     """
 
     first: int
     size: int = 0
-    left: Iterator[Message] = _NONE_LEFT
+    left: Iterator[Any] = _NONE_LEFT
+    step: int = 1
+    total: int = 0
+
+    @property
+    def given(self) -> int:
+        """How many were given out."""
+        return self.size - length_hint(self.left)
+
+    @property
+    def taken(self) -> int:
+        """How many messages were given out."""
+        return min(self.given * self.step, self.total)
 
 
 _AT_BEGIN: Final = _Turn(0)
@@ -58,14 +70,16 @@ class Window:
     Attributes:
         messages: In order of their offsets.
         before: How many were finished before these.
-        left: Those of the present turn that were not handed out.
+        left: Those of the present turn that were not handed out; none of a turn in lists,
+        lists_left: which are here.
     """
 
-    __slots__ = ("_ahead", "_begin", "_turn", "before", "left", "messages")
+    __slots__ = ("_ahead", "_begin", "_turn", "before", "left", "lists_left", "messages")
 
     def __init__(self, position: int) -> None:
         self.messages = _NOTHING
-        self.left = _NONE_LEFT
+        self.left: Iterator[Message] = _NONE_LEFT
+        self.lists_left: Iterator[list[Message]] = _NONE_LEFT
         self._begin = Progress(position)  # in front of the messages
         self.before = 0
         self._turn = _AT_BEGIN
@@ -74,8 +88,19 @@ class Window:
     @property
     def finished(self) -> int:
         """How many are finished, up to the lowest unfinished one."""
-        first, size, left = self._turn
-        return first + max(0, size - length_hint(left) - 1)
+        first, size, left, step, _ = self._turn
+        return first + max(0, size - length_hint(left) - 1) * step
+
+    @property
+    def given(self) -> int:
+        """How many messages, or lists, the present turn has given out."""
+        return self._turn.given
+
+    @property
+    def in_hand(self) -> int:
+        """How many messages the present turn has given out and not finished."""
+        turn = self._turn
+        return turn.first + turn.taken - self.finished
 
     @property
     def finished_ever(self) -> int:
@@ -99,7 +124,8 @@ class Window:
                 self._begin = Progress(last.next_offset, last.id)
                 self.before += finished
             self._ahead.clear()
-        self.messages, self.left, self._turn = messages, _NONE_LEFT, _AT_BEGIN
+        self.messages, self._turn = messages, _AT_BEGIN
+        self.left = self.lists_left = _NONE_LEFT
 
     def pass_to(self, position: int) -> None:
         """Go on at a position that no unfinished message precedes."""
@@ -118,15 +144,26 @@ class Window:
         first = self.finished
         messages = self.messages if most is None else self.messages[: first + most]
         left = self.left = iter(messages[first:] if first else messages)
-        self._turn = _Turn(first, len(messages) - first, left)
+        self._turn = _Turn(first, len(messages) - first, left, 1, len(messages) - first)
+        return left
+
+    def turn_in_lists(self, step: int, most: int | None = None) -> Iterator[list[Message]]:
+        """Do what ``turn`` does, with lists of ``step`` messages, the last of which may be short.
+
+        It is not ``left``, which has single messages.
+        """
+        first = self.finished
+        end = len(self.messages) if most is None else min(first + most, len(self.messages))
+        lists = [list(self.messages[at : min(at + step, end)]) for at in range(first, end, step)]
+        left = self.lists_left = iter(lists)
+        self._turn = _Turn(first, len(lists), left, step, end - first)
         return left
 
     def end_turn(self, *, is_finished: bool) -> None:
         """End a turn; the message that was handed out last is finished, or is not."""
-        first, size, left = self._turn
-        taken = size - length_hint(left)
-        self._turn = _Turn(first + (taken if is_finished else max(0, taken - 1)))
-        self.left = _NONE_LEFT
+        turn = self._turn
+        self._turn = _Turn(turn.first + turn.taken if is_finished else self.finished)
+        self.left = self.lists_left = _NONE_LEFT
 
     def finish(self, index: int, count: int = 1) -> None:
         """Finish some of the messages, from one on; outside a turn, in any order."""

@@ -17,7 +17,7 @@ from vq.client.future import SendFuture
 from vq.client.producer.intake.accumulator import Accumulator
 from vq.client.producer.intake.delays import is_delayed
 from vq.client.producer.interceptors import Interceptors, Sending, outcome_of
-from vq.client.producer.queue.futures import bytes_of, outcomes
+from vq.client.producer.queue.futures import bytes_of, last_waiting, outcomes
 from vq.client.producer.queue.topic_queues import TopicQueues
 from vq.errors import BatchFailed, InvalidArgument, NotSent, VqError
 from vq.model import Message, SendResult, TopicPartition, TopicSettings
@@ -292,6 +292,10 @@ class BatchSend:
         begun, self._begun = self._begun, None
         if begun is not None:
             begun[1].ended(None, error)
+
+    def last_waiting(self) -> SendFuture | None:
+        """Return the last accepted message without an outcome; None: each has one."""
+        return last_waiting(self._sends)
 
     def accepted(self) -> list[SendFuture]:
         """Return the futures of the messages that were appended, in order."""

@@ -49,6 +49,14 @@ def python_divide(items: list[SendFuture]) -> Shares[SendFuture] | None:
     return None if min(chosen, default=0) < 0 else shares_of(chosen, items)
 
 
+def python_last_waiting(sends: list[Any]) -> SendFuture | None:
+    """Return the last future of a list that has no outcome; None: there is none."""
+    for each in reversed(sends):
+        if isinstance(each, SendFuture) and each.outcome is None:
+            return each
+    return None
+
+
 def python_outcomes(sends: list[Any]) -> list[Any]:
     """Return the outcome of each future, and whatever else is in the list as it is."""
     return [each.outcome if isinstance(each, SendFuture) else each for each in sends]
@@ -73,7 +81,7 @@ def python_tell(
             continue
         item.outcome = result
         callback = item.callback
-        if callback is not None:
+        if callback is not None and type(callback) is not FailureCallback:
             try:
                 callback(result, None)
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
@@ -105,5 +113,6 @@ def _compiled_tell(
 bytes_of = _accumulator.bytes_of if COMPILED else python_bytes_of
 columns = _accumulator.columns if COMPILED else python_columns
 divide = _accumulator.divide if COMPILED else python_divide
+last_waiting = _accumulator.last_waiting if COMPILED else python_last_waiting
 outcomes = _accumulator.outcomes if COMPILED else python_outcomes
 tell = _compiled_tell if COMPILED else python_tell

@@ -1,5 +1,6 @@
 """Several messages of a partition are in hand: by key, in any order, in lists."""
 
+import gc
 import threading
 import time
 from collections import Counter, defaultdict
@@ -358,6 +359,7 @@ def test_no_function_is_called_for_each_message_but_the_listener(
         workers = Workers(1, name="test")
     finally:
         threading.setprofile(None)
+    gc.collect()  # what other tests have left is not to end in that thread
     partition = Partition(workers, listener, mode=mode, batch_size=size, on_failure=on_failure)
     partition.add(5_000, keys=range(5_000))
     block_until(lambda: partition.delivery.delivered == 5_000)

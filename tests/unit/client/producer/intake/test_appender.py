@@ -172,15 +172,80 @@ def test_the_topic_says_what_it_takes(bench: Bench) -> None:
     assert bench.append(Message("t", b"xx")) is None
 
 
-def test_a_message_that_may_be_compressed_is_left_to_the_producer(bench: Bench) -> None:
-    """The threshold is the first size that is left; the same topic may refuse even the empty."""
+def compressing(threshold: int) -> TopicQueues:
+    queues = queues_of()
+    settings = TopicSettings(compression="zstd", compression_threshold=threshold)
+    queues.update(settings, 2, [0, 1])
+    return queues
+
+
+def test_a_message_that_may_be_compressed_is_left_to_the_producer() -> None:
+    """By the reference. The threshold is the first size that is left; it may be 0."""
+    bench = Bench(PythonAppender)
     for threshold in (2, 0):
-        settings = TopicSettings(compression="zstd", compression_threshold=threshold)
-        queues = queues_of()
-        queues.update(settings, 2, [0, 1])
-        bench.appender.topics["t"] = queues
+        bench.appender.topics["t"] = compressing(threshold)
         taken = [bench.append(Message("t", b"x" * size)) is not None for size in range(4)]
         assert taken == [size < threshold for size in range(4)]
+
+
+@needs_compiled
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("tag", [None, "a"])
+def test_a_content_is_compressed_as_the_stages_do_it(tag: str | None, key: str | None) -> None:
+    """With or without a head, smaller then or not; and it is counted once."""
+    bench = Bench(make_appender)
+    bench.queues = bench.appender.topics["t"] = compressing(2)
+    stages = Stages(ProducerConfig())
+    stages.heads.of_tags["a"] = TAG_HEAD
+    for text in (b"", b"x", b"xy", b"x" * 500):
+        message = Message("t", text, tag, key)
+        content, head, partition = stages.prepare(message, compressing(2))
+        before = bench.appender.space
+        future = bench.append(message)
+        assert future is not None
+        expected = SendFuture(content, head, None, 1_060.0, partition, 1_000.0)
+        assert fields(future) == fields(expected)
+        assert before - bench.appender.space == expected.size + MESSAGE_OVERHEAD_BYTES
+        prepared = bench.appender.prepare([message], [0], 1, 1_000, 7.0, bench.queues, 1)
+        assert (prepared[0].content, prepared[0].head) == (content, head)
+    assert bench.queues.meter.read().messages_compressed == 4
+    bench.queues.content_bytes_max = 400
+    assert bench.append(Message("t", b"x" * 500)) is None
+    bench.queues.content_bytes_max, bench.queues.is_own = 1_000, True
+    assert bench.append(Message("t", b"x" * 500)) is None
+    assert bench.queues.meter.read().messages_compressed == 4
+
+
+@needs_compiled
+@pytest.mark.parametrize("made", [None, b"", (1,), (1.0, b""), (0, "x"), [0, b"x"]], ids=repr)
+def test_a_compressor_that_makes_something_else_is_told(made: Any) -> None:
+    bench = Bench(make_appender)
+    bench.queues = bench.appender.topics["t"] = compressing(2)
+    bench.queues.compressor = lambda _: made  # type: ignore[assignment, return-value]
+    with pytest.raises(TypeError):
+        bench.append(Message("t", b"xy"))
+    bench.queues.compressor = lambda _: 1 // 0  # type: ignore[assignment, return-value]
+    with pytest.raises(ZeroDivisionError):
+        bench.append(Message("t", b"xy"))
+    assert bench.items == []
+
+
+@needs_compiled
+@pytest.mark.parametrize("ends", ["topic", "closed"])
+def test_nothing_is_appended_to_a_topic_that_goes_while_a_content_is_compressed(ends: str) -> None:
+    bench = Bench(make_appender)
+    bench.queues = bench.appender.topics["t"] = compressing(2)
+
+    def compress(content: bytes) -> tuple[int, bytes]:
+        if ends == "topic":
+            bench.appender.topics["t"] = compressing(2)
+        else:
+            bench.appender.closed = True
+        return 0, content
+
+    bench.queues.compressor = compress  # type: ignore[assignment]
+    assert bench.append(Message("t", b"xy")) is None
+    assert bench.items == []
 
 
 def test_a_closed_appender_takes_nothing(bench: Bench) -> None:

@@ -169,6 +169,25 @@ def test_futures_are_divided_by_partition_in_their_order(divide: Callable[..., A
     assert divide([*items, future()]) is None
 
 
+@pytest.mark.parametrize("outcomes", [module.python_outcomes, module.outcomes])
+def test_outcomes_of_sends_some_of_which_were_refused_at_once(outcomes: Callable[..., Any]) -> None:
+    refused = Busy()
+    stored, waiting = future(), future()
+    stored.succeed(SendResult(0, 1, 2))
+    assert outcomes([refused, stored, waiting, None]) == [refused, stored.outcome, None, None]
+    assert outcomes([]) == []
+
+
+@pytest.mark.parametrize("last_waiting", [module.python_last_waiting, module.last_waiting])
+def test_the_last_send_that_waits(last_waiting: Callable[..., Any]) -> None:
+    items: list[Any] = [future(), future(), Busy(), None]
+    assert last_waiting(items) is items[1]
+    items[1].fail(Busy())
+    assert last_waiting(items) is items[0]
+    items[0].succeed(SendResult(0, 1, 2))
+    assert last_waiting(items) is None
+
+
 # The collector -----------------------------------------------------------------------------------
 def appended(callback: Any = None) -> SendFuture:
     from support.queues import queues_of
