@@ -302,8 +302,13 @@ class MessageProducer:
             InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic, TopicClosed: The
                 message was not accepted.
         """
+        core = self._core
+        if self._append is core.append:  # no transaction is open
+            future = core.append_unheard(message, core.oneway.callbacks, timeout)
+            if future is not None:
+                return
         topic = message.topic if isinstance(message, Message) else ""
-        ended = self._core.oneway.callback_for(topic)
+        ended = core.oneway.callback_for(topic)
         if self._append(message, ended, timeout) is None:
             self._send(message, ended, timeout)
 

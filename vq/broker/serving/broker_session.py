@@ -23,7 +23,6 @@ So what nodes and operators need never waits behind PUTs, which may wait for jus
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -37,6 +36,7 @@ from vq.broker.serving.shares import (
     PIECE_BYTES,
     REQUESTS_PER_TURN,
     TurnLine,
+    WaitingInput,
     is_full,
     is_much,
 )
@@ -72,28 +72,6 @@ LINGER_S: Final = 2.0
 LINGERING_MAX: Final = 64
 
 
-class _Later:
-    """What a peer has sent that waits, for a turn or for room, in one of the server's lines.
-
-    Requests, and behind them bytes as they came; or nothing: it is to be read in its turn.
-    """
-
-    __slots__ = ("begun", "events", "line", "pieces", "size")
-
-    def __init__(self, line: TurnLine) -> None:
-        self.line = line
-        self.events: deque[Opened | Request | Closing] = deque()
-        self.pieces: deque[bytes] = deque()
-        self.size = 0  # bytes of all, those of the events' piece included, but for
-        self.begun = 0  # those of the first event that came before its piece
-
-    def cut(self, events: Sequence[Opened | Request | Closing], size: int) -> None:
-        """Take the requests that a piece of so many bytes has completed."""
-        self.events.extend(events)
-        if events and type(events[0]) is Request:
-            self.begun = max(0, len(events[0].body) - size)
-
-
 class BrokerSession(asyncio.Protocol):
     """One connection; see ``session.Session`` for what channels use of it."""
 
@@ -125,7 +103,7 @@ class BrokerSession(asyncio.Protocol):
         self._silence = Silence(server.now())
         self._closing_since: float | None = None
         self._gathered = 0
-        self._later: _Later | None = None
+        self._later: WaitingInput | None = None
         self._end_handshake: Callable[[], object] | None = None
         self.owing = Owing(server)
         self._paused = False
@@ -318,7 +296,7 @@ class BrokerSession(asyncio.Protocol):
     def read_later(self) -> None:
         """Read on when it is its turn: those that send large requests, or owed much, take turns."""
         if self._later is None and self._closing_since is None:
-            self._later = _Later(self._server.line)
+            self._later = WaitingInput(self._server.line)
             self._server.line.add(self)
             frame = self._silence.frame
             self._pause()
@@ -333,7 +311,7 @@ class BrokerSession(asyncio.Protocol):
         """
         later = self._later
         if later is None:
-            later = self._later = _Later(line)
+            later = self._later = WaitingInput(line)
             line.add(self)
         if events:
             later.cut(events, len(data))

@@ -16,10 +16,12 @@ What a request brings counts as its connection's: who has no bytes of sends that
 many at once, does not use little of them.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from vq.limits import KIB, MIB
+from vq.remoting.connection import Closing, Opened, Request
 
 #: One part in so many is kept for connections that use little ...
 KEPT_PART: Final = 4
@@ -120,3 +122,25 @@ class TurnLine:
             if more:
                 self.add(peer)
         return handled
+
+
+class WaitingInput:
+    """What a peer has sent that waits, for a turn or for room, in one of the server's lines.
+
+    Requests, and behind them bytes as they came; or nothing: it is to be read in its turn.
+    """
+
+    __slots__ = ("begun", "events", "line", "pieces", "size")
+
+    def __init__(self, line: TurnLine) -> None:
+        self.line = line
+        self.events: deque[Opened | Request | Closing] = deque()
+        self.pieces: deque[bytes] = deque()
+        self.size = 0  # bytes of all, those of the events' piece included, but for
+        self.begun = 0  # those of the first event that came before its piece
+
+    def cut(self, events: Sequence[Opened | Request | Closing], size: int) -> None:
+        """Take the requests that a piece of so many bytes has completed."""
+        self.events.extend(events)
+        if events and type(events[0]) is Request:
+            self.begun = max(0, len(events[0].body) - size)

@@ -363,16 +363,10 @@ static int make_plain(appender_t *self, PyObject *message, usual_key_t *key, fut
     return 1;
 }
 
-PyDoc_STRVAR(append_doc, "append(message, callback, timeout, /)\n--\n\n"
-                         "See vq.client.producer.intake.appender.Appender.append.");
-
-static PyObject *appender_append(appender_t *self, PyObject *const *args, Py_ssize_t count)
+/* Append a message. Return its future, None without effect if it is not plain, NULL with an exception. */
+static PyObject *append_one(appender_t *self, PyObject *message, PyObject *callback,
+                            PyObject *timeout)
 {
-    if (count != 3) {
-        PyErr_Format(PyExc_TypeError, "append has 3 arguments, %zd were given", count);
-        return NULL;
-    }
-    PyObject *message = args[0], *callback = args[1], *timeout = args[2];
     usual_key_t key;
     future_t *made;
     double seconds, now;
@@ -407,6 +401,49 @@ static PyObject *appender_append(appender_t *self, PyObject *const *args, Py_ssi
         Py_DECREF(future);
         return NULL;
     }
+    return future;
+}
+
+static int check_count(const char *name, Py_ssize_t count)
+{
+    if (count == 3)
+        return 0;
+    PyErr_Format(PyExc_TypeError, "%s has 3 arguments, %zd were given", name, count);
+    return -1;
+}
+
+PyDoc_STRVAR(append_doc, "append(message, callback, timeout, /)\n--\n\n"
+                         "See vq.client.producer.intake.appender.Appender.append.");
+
+static PyObject *appender_append(appender_t *self, PyObject *const *args, Py_ssize_t count)
+{
+    return check_count("append", count) < 0 ? NULL : append_one(self, args[0], args[1], args[2]);
+}
+
+PyDoc_STRVAR(append_unheard_doc, "append_unheard(message, callbacks, timeout, /)\n--\n\n"
+                                 "See vq.client.producer.intake.appender.Appender.append_unheard.");
+
+static PyObject *appender_append_unheard(appender_t *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (check_count("append_unheard", count) < 0)
+        return NULL;
+    PyObject *message = args[0], *callbacks = args[1];
+    if (!PyDict_Check(callbacks)) {
+        PyErr_SetString(PyExc_TypeError, "callbacks are a dict, by topic");
+        return NULL;
+    }
+    if (!Py_IS_TYPE(message, self->message) || PyTuple_GET_SIZE(message) < FIELDS_READ ||
+        !PyUnicode_CheckExact(PyTuple_GET_ITEM(message, TOPIC)))
+        Py_RETURN_NONE;
+    PyObject *callback = PyDict_GetItemWithError(callbacks, PyTuple_GET_ITEM(message, TOPIC));
+    if (!callback) {
+        if (PyErr_Occurred())
+            return NULL;
+        Py_RETURN_NONE; /* it is made when it is needed first */
+    }
+    Py_INCREF(callback); /* another thread may clear the dict meanwhile */
+    PyObject *future = append_one(self, message, callback, args[2]);
+    Py_DECREF(callback);
     return future;
 }
 
@@ -517,6 +554,8 @@ static PyObject *appender_use(appender_t *self, PyObject *args)
 
 static PyMethodDef appender_methods[] = {
     {"append", (PyCFunction)(void (*)(void))appender_append, METH_FASTCALL, append_doc},
+    {"append_unheard", (PyCFunction)(void (*)(void))appender_append_unheard, METH_FASTCALL,
+     append_unheard_doc},
     {"prepare", (PyCFunction)appender_prepare, METH_VARARGS, prepare_doc},
     {"one_topic", (PyCFunction)appender_one_topic, METH_O, one_topic_doc},
     {"use", (PyCFunction)appender_use, METH_VARARGS, use_doc},

@@ -35,6 +35,9 @@ class Appender:
     def append(
         self, message: Message, callback: SendCallback | None, timeout: float | None, /
     ) -> SendFuture | None: ...
+    def append_unheard(
+        self, message: Message, callbacks: dict[str, SendCallback], timeout: float | None, /
+    ) -> SendFuture | None: ...
     def prepare(
         self,
         messages: list[Any],

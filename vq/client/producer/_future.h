@@ -5,6 +5,8 @@
  * The collector does not look at a future before something is put into it that could be a part of a
  * cycle: an error, which has frames, or who waits. Most futures never get such a thing. A callback may
  * refer to its future; the future drops it when it was called, and each message gets its outcome.
+ * Where none comes any more (an event loop that ended without ``close``, the child of a fork), such a
+ * pair stays until the process ends: at most what the buffer of the producer held.
  */
 #ifndef VQ_FUTURE_H
 #define VQ_FUTURE_H

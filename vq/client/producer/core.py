@@ -94,6 +94,7 @@ class ProducerCore:
         interceptors: Every way to send begins with them; None: there are none.
         append: Appends a plain message, see ``accumulator.Appender.append``. With interceptors no
             message is plain.
+        append_unheard: Appends a plain one-way message, see ``Appender.append_unheard``.
         append_any: Appends any message, see ``accumulator.Accumulator.append_any``.
         oneway: Logs the one-way messages that are not stored.
         config: How it batches, waits and tries again.
@@ -121,6 +122,9 @@ class ProducerCore:
         self.space_line = self.sender.space_line
         self.interceptors = Interceptors(config.interceptors) if config.interceptors else None
         self.append = self.accumulator.append if self.interceptors is None else not_plain
+        self.append_unheard = (
+            self.accumulator.append_unheard if self.interceptors is None else not_plain
+        )
         self.append_any = self.accumulator.append_any
         self._meter = Meter(cluster.clock)
         self.oneway = OnewayLog(asyncio.get_running_loop(), cluster.clock)

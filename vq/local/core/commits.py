@@ -21,7 +21,7 @@ from vq.local.core.waits import (
     Company,
     error_of,
     is_unstored,
-    popped,
+    pop_into,
 )
 from vq.local.files.lanes import ALL_LANES, LOGS, NOTES
 from vq.local.files.notes import Aside, LaneRange, code_of
@@ -108,15 +108,19 @@ class Commits:
             base.check_not_interrupting()
         except InvalidState:  # the message is completed; a later call notes it
             return
+        codes: list[int] = []
         with base.lock:
-            codes = popped(intake.done, len(intake.done) - 1)  # one is left: a commit follows
             try:
+                pop_into(codes, intake.done, len(intake.done) - 1)  # one is left: a commit follows
                 storage.note(codes)
             except (DiskFull, Busy):
                 intake.done.extendleft(reversed(codes))
                 self._notes_wait_until = now + _FULL_PAUSE_S
             except VqError as failed:
                 self.stop(failed)
+            except BaseException:  # a signal handler raised: they may be noted twice, which is once
+                intake.done.extendleft(reversed(codes))
+                raise
 
     def accept(self, items: Sequence[LocalItem], waiter: CommitWaiter | None) -> None:
         """Have messages stored with the next commit; ``waiter`` hears of its end."""

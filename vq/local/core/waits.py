@@ -4,6 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Final, Protocol
 
 from vq.errors import DiskFull, OutcomeUnknown, VqError
@@ -20,7 +21,7 @@ __all__ = [
     "Waker",
     "error_of",
     "is_unstored",
-    "popped",
+    "pop_into",
 ]
 
 
@@ -118,15 +119,15 @@ def is_unstored(item: LocalItem, error: VqError) -> bool:
     return item.number < 0 or isinstance(error, OutcomeUnknown)
 
 
-def popped(codes: deque[int], count: int) -> list[int]:
-    """Return the first ones, at most so many, beside others that pop."""
-    found: list[int] = []
+def pop_into(found: list[int], codes: deque[int], count: int) -> None:
+    """Move the first codes, at most so many, into a list, beside others that pop.
+
+    No signal handler runs in between: each code is in one of the two.
+    """
     try:
-        while len(found) < count:
-            found.append(codes.popleft())
-    except IndexError:
+        found.extend(islice(iter(codes.popleft, None), count))
+    except IndexError:  # there are no more
         pass
-    return found
 
 
 class Intake:
@@ -170,7 +171,9 @@ class Intake:
         self.size_bytes = 0
         notes_due = notes_due or not items or not all(each.items for each in waiters)
         count = len(self.done) if notes_due else 0
-        return waiters, items, popped(self.done, count)
+        codes: list[int] = []
+        pop_into(codes, self.done, count)
+        return waiters, items, codes
 
     @property
     def size(self) -> int:

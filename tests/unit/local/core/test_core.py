@@ -4,7 +4,8 @@ import asyncio
 import errno
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from vq import aio
 from vq.clock import SystemClock
 from vq.errors import DiskFull, InvalidState, PartitionFailed, StorageFailed
 from vq.local import LocalItem, LocalQueue, LocalQueueConfig, LocalWorkers
+from vq.local.core import commits
 from vq.local.core.core import QueueCore
+from vq.local.files.pad import CodePad
 from vq.local.files.storage import Storage
 from vq.store.disk.real_disk import RealDisk, RealFile
 from vq.testing.waiting import WAIT_S, block_until
@@ -322,32 +325,70 @@ def test_a_close_on_a_full_disk_ends_and_tells_it(
         assert [each.message.content for each in again.list()] == [b"two"]
 
 
-@pytest.mark.slow
-async def test_a_kill_undoes_no_completion_however_many_while_a_flush_stalls(
-    tmp_path: Path, disk: FailingDisk
-) -> None:
-    """Coroutines do not wait for the notes, and the pad has 65,536 slots."""
-    stalled, goes_on = threading.Event(), threading.Event()
+@dataclass
+class Stalled:
+    """A queue of coroutines whose notes are being flushed by a disk that hangs.
+
+    Attributes:
+        queue: The queue.
+        items: Messages that were taken, and are to be completed.
+        killed: Opens what a kill would leave now.
+    """
+
+    queue: aio.LocalQueue
+    items: list[LocalItem]
+    killed: Callable[[], LocalQueue]
+
+
+@pytest.fixture
+async def stalled(
+    tmp_path: Path, disk: FailingDisk, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Stalled]:
+    """Coroutines do not wait for the notes, and the pad has 64 slots here, not 65,536."""
+    monkeypatch.setattr(commits, "SLOTS", 64)
+    monkeypatch.setattr(CodePad.__init__, "__defaults__", (64,))
+    stalls, goes_on = threading.Event(), threading.Event()
 
     def stall() -> None:
-        stalled.set()
+        stalls.set()
         goes_on.wait(WAIT_S)
 
-    count = 66_000
-    config = LocalQueueConfig(memory_items=count)
-    core = QueueCore(tmp_path / "jobs", config, disk, SystemClock())
+    def killed() -> LocalQueue:
+        shutil.copytree(tmp_path / "jobs", tmp_path / "killed")
+        return LocalQueue(tmp_path / "killed")
+
+    core = QueueCore(tmp_path / "jobs", LocalQueueConfig(), disk, SystemClock())
     queue = aio.LocalQueue.over(core)
-    await queue.put_many([b""] * count)
-    first, *others = await queue.take_many(count)
+    await queue.put_many([b""] * 1_000)
+    first, *items = await queue.take_many(1_000)
     disk.log, disk.on_flush = "notes", stall
     queue.complete(first)
-    assert await asyncio.to_thread(stalled.wait, WAIT_S)
-    for item in others:
-        queue.complete(item)
-    shutil.copytree(tmp_path / "jobs", tmp_path / "killed")
+    assert await asyncio.to_thread(stalls.wait, WAIT_S)
+    yield Stalled(queue, items, killed)
     goes_on.set()
     core.end()
-    with LocalQueue(tmp_path / "killed") as again:
+
+
+async def test_a_kill_undoes_no_completion_however_many_while_a_flush_stalls(
+    stalled: Stalled,
+) -> None:
+    for item in stalled.items:
+        stalled.queue.complete(item)
+    with stalled.killed() as again:
+        assert len(again) == 0
+
+
+async def test_a_signal_in_one_completion_undoes_none_of_others(stalled: Stalled) -> None:
+    """Its handler raises at one place after another of the notes that a coroutine writes."""
+    place = 0
+    for item in stalled.items:
+        interrupter = Interrupter(place, "local/core/commits", "local/core/waits")
+        try:
+            interrupter.run(lambda item=item: stalled.queue.complete(item))
+        except Interrupted:
+            place += 1
+    assert place > 10, "completions write no notes any more"
+    with stalled.killed() as again:
         assert len(again) == 0
 
 

@@ -47,7 +47,7 @@ class Accumulator:
     caller tries ``append`` first, and ``append_any`` if the message is not plain.
 
     Attributes:
-        append: See ``Appender.append``.
+        append, append_unheard: See ``Appender.append``.
         lock: Guards the topics, their queues' ``owner`` and ``pending``, and the space. Reentrant:
             a finalizer or a signal handler may run anywhere and append.
         topics: The published topics; they change under the lock.
@@ -101,6 +101,7 @@ class Accumulator:
         )
         self.topics = self.appender.topics
         self.append = self.appender.append if stages.pass_plain else not_plain
+        self.append_unheard = self.appender.append_unheard if stages.pass_plain else not_plain
         self.pass_plain = stages.pass_plain
 
     # Any thread -------------------------------------------------------------------------------

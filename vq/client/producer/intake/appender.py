@@ -73,6 +73,14 @@ class Appender(Protocol):
             timeout: Seconds until there must be an outcome; None: as configured.
         """
 
+    def append_unheard(
+        self, message: Message, callbacks: dict[str, SendCallback], timeout: float | None, /
+    ) -> SendFuture | None:
+        """Append a plain message with the callback of its topic; see ``append``.
+
+        It returns None without effect as well if the topic has no callback in there.
+        """
+
     def prepare(
         self,
         messages: list[Any],
@@ -195,6 +203,15 @@ class PythonAppender:
                 raise
         return future
 
+    def append_unheard(
+        self, message: Message, callbacks: dict[str, SendCallback], timeout: float | None, /
+    ) -> SendFuture | None:
+        """See ``Appender.append_unheard``."""
+        if type(message) is not Message or type(message.topic) is not str:
+            return None
+        callback = callbacks.get(message.topic)
+        return None if callback is None else self.append(message, callback, timeout)
+
     def prepare(
         self,
         messages: list[Any],
@@ -263,8 +280,6 @@ def make_appender(
     )
 
 
-def not_plain(
-    message: Message, callback: SendCallback | None, timeout: float | None, /
-) -> SendFuture | None:
+def not_plain(message: Message, callback: object, timeout: float | None, /) -> SendFuture | None:
     """Stand in for ``Appender.append`` where no message is plain; return None."""
     return None

@@ -69,6 +69,7 @@ class OnewayLog:
         clock: Says when a line is due.
 
     Attributes:
+        callbacks: The callbacks of one-way messages that were made so far, by topic.
         callback_for: Returns the callback of one-way messages to a topic; for any thread.
     """
 
@@ -78,7 +79,8 @@ class OnewayLog:
         self._failures: dict[Cause, UnheardFailures] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self.callback_for: Callable[[str], SendCallback] = _Callbacks(self).__getitem__
+        self.callbacks: dict[str, SendCallback] = _Callbacks(self)
+        self.callback_for: Callable[[str], SendCallback] = self.callbacks.__getitem__
 
     def failed(self, topic: str, error: VqError) -> None:
         """Note a message that is not known to be stored; any line comes later."""

@@ -364,6 +364,34 @@ def test_a_topic_says_what_a_key_does() -> None:
     assert bench.items == []
 
 
+# One-way messages --------------------------------------------------------------------------------
+class CallbacksByTopic(dict[str, Any]):
+    """It would make what it lacks, as that of a producer does; ``append_unheard`` has none made."""
+
+    def __missing__(self, topic: str) -> Any:
+        raise AssertionError(topic)
+
+
+def test_a_one_way_message_gets_the_callback_of_its_topic(bench: Bench) -> None:
+    callbacks = CallbacksByTopic(t=print, u=len)
+    future = bench.appender.append_unheard(Message("t", b"x", key=None), callbacks, 2)
+    assert future is not None
+    assert fields(future) == fields(SendFuture(b"x", None, print, 1_002.0, appended_at=1_000.0))
+    assert bench.items == [future]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Message("u", b"x"), Message("v", b"x"), Message(Text("t"), b"x"), Message("t", "x"),
+     Message([], b"x"), OtherMessage("t", b"x"), ("t", b"x"), None],
+    ids=repr,
+)  # type: ignore[arg-type]  # fmt: skip
+def test_other_one_way_messages_are_left_to_the_producer(bench: Bench, message: Any) -> None:
+    """Of a topic that is not published, or has no callback yet; and whatever is not plain."""
+    assert bench.appender.append_unheard(message, CallbacksByTopic(t=print, u=print), None) is None
+    assert bench.items == []
+
+
 def test_a_received_message_is_plain(bench: Bench) -> None:
     """Its place is not where it goes: it is sent as the same content, unplaced, would be."""
     received = bench.append(Message("t", b"x", None, None, None, 3, 88, 120, 7))
@@ -527,6 +555,10 @@ def test_an_appender_is_made_of_fitting_parts_only() -> None:
     made = _accumulator.Appender(*good)
     with pytest.raises(TypeError):
         made.append(Message("t", b"x"))  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        made.append_unheard(Message("t", b"x"))  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="dict"):
+        made.append_unheard(Message("t", b"x"), print, None)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         made.use("1", 1)  # type: ignore[arg-type]
     with pytest.raises(AttributeError):
