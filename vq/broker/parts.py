@@ -588,7 +588,7 @@ class Parts:
             ),
             Command.SHARED: Route(self.shared.describe, why.serves, of_partition=True),
             Command.BLOCKS: Route(held.answer),
-            Command.SEAL: Route(self.mover.seal, why.serves, of_partition=True),
+            Command.SEAL: Route(self.mover.seal, why.seals, of_partition=True),
             Command.ADOPT: Route(self.mover.adopt, why.adopts),
             Command.REPLICATE: Route(self.fetches.replicate, why.copied),
             Command.EPOCH_END: Route(

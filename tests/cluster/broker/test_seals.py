@@ -18,6 +18,8 @@ from vq.coordination.topics.topics import (
 from vq.coordination.tree.coordinator import BadVersion
 from vq.errors import (
     DiskFull,
+    NotMaster,
+    OutcomeUnknown,
     PartitionFailed,
     PartitionReadOnly,
     StorageFailed,
@@ -52,6 +54,32 @@ async def test_seal_flushes_what_waits_and_refuses_what_comes(pair):
     offset = decode_reply(await waiting).offset
     assert (await sealing).end_offset > offset
     assert await pair.seal() == await pair.seal()
+
+
+async def test_a_node_that_does_not_lead_seals_nothing(pair):
+    """It does not know what is committed: a span that ends behind that has a hole for ever."""
+    await pair.put(pair.old)
+    role = pair.channel(pair.old).role
+    role.is_deposed(NotMaster("another node leads"))
+    with pytest.raises(NotMaster, match="another node leads"):
+        await pair.seal()
+    assert pair.channel(pair.old).state is ChannelState.WRITES
+
+
+async def test_a_node_that_leads_no_more_tells_no_end(pair):
+    """Also if it was asked while it did."""
+    flusher = pair.cluster.flushers[pair.old]
+    await pair.put(pair.old)
+    flusher.held = True
+    waiting = pair.clients[pair.old].send_put("t", 0, [message(b"y")])
+    await until(lambda: flusher.submissions >= 2)
+    sealing = asyncio.ensure_future(pair.seal())
+    await until(lambda: pair.channel(pair.old).state is ChannelState.SEALED)
+    pair.channel(pair.old).role.is_deposed(NotMaster("another node leads"))
+    flusher.release()
+    with pytest.raises(OutcomeUnknown, match="mastership"):
+        await sealing
+    await asyncio.wait([waiting])
 
 
 async def test_copies_compare_their_logs_while_a_seal_waits(pair):

@@ -95,6 +95,7 @@ class Sharers:
         self._histories = histories
         self._starts = itertools.count(1)
         self._running: list[subprocess.Popen[bytes]] = []
+        self._begun: dict[int, Path] = {}  # by process: its history, which it makes first
         histories.mkdir(parents=True, exist_ok=True)
         cluster.vq_json("topic", "create", TOPIC, "--partitions", str(PARTITIONS))
         for _ in range(count):
@@ -116,12 +117,14 @@ class Sharers:
             "mode": "keyed" if self._keyed else "concurrent",
         }
         with (self._histories / f"{name}.log").open("wb") as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-m", "support.chaos.shared", json.dumps(settings)],
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
+        self._begun[process.pid] = Path(settings["history"])
+        return process
 
     def kill(self, rng: random.Random) -> bool:
         """SIGKILL of a member; another process takes its place. Return whether it ran."""
@@ -162,10 +165,17 @@ class Sharers:
 
     def finish(self) -> None:
         """Have all members end in order."""
+        block_until(self._all_have_begun, timeout_s=PROCESSES_WAIT_S)
         for process in self._running:
             process.terminate()
         codes = [process.wait(PROCESSES_WAIT_S) for process in self._running]
         assert not any(codes), f"members ended with {codes}: see {self._histories}"
+
+    def _all_have_begun(self) -> bool:
+        """Whether each has its history, or has died: before that SIGTERM only kills it."""
+        return all(
+            self._begun[each.pid].exists() or each.poll() is not None for each in self._running
+        )
 
     def stop(self) -> None:
         """End all of them whatever happens."""

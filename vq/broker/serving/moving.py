@@ -94,10 +94,13 @@ class Mover:
         if channel.state is not ChannelState.SEALED:
             channel.begin_move()
             self._context.call_later(self._seal_timeout_s, partial(self.expire, channel, version))
+        epoch = channel.role.epoch
         try:
             begin = await self._partitions.logs.seal_log(channel, version)
         finally:
             self._unseal_if_over(channel)
+        if channel.role.epoch != epoch or not channel.role.acts:  # perhaps not all is committed
+            raise channel.acks.mastership_lost()
         logger.info("partition is sealed", partition=channel, end_offset=begin.offset)
         return wire.SealResponse(
             end_offset=begin.offset,

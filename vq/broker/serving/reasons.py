@@ -66,6 +66,13 @@ class Reasons:
         refusal = self.appends(session, header, channel)
         return None if isinstance(refusal, DiskFull) else refusal
 
+    def seals(self, _session: Session, _header: Any, _channel: Channel | None) -> VqError | None:
+        """Return why this node ends no log for a move: only a master knows what is committed."""
+        role = self._role
+        if role.acts:
+            return None
+        return self._gate.refusal or role.refusal or _lease_ended(role)
+
     def adopts(self, _session: Session, _header: Any, _channel: Channel | None) -> VqError | None:
         """Return why this node takes over no partition."""
         return self._gate.put_refusal
