@@ -21,10 +21,10 @@ from bench.context import Context, Rounds
 from bench.figures import Figure
 from vq.broker.base.config import Authorization
 from vq.broker.base.notice import Notice
+from vq.broker.connections.metered_connection import MeteredConnection, Meters
 from vq.broker.security.accounts import Accounts
 from vq.broker.security.authority import Authority
 from vq.broker.security.request_access import RequestAccess
-from vq.broker.serving.metered_connection import MeteredConnection, Meters
 from vq.clock import SystemClock
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import ClientConnection, ServerConnection

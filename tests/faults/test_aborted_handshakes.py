@@ -21,7 +21,7 @@ from support.certificates import write_tls
 from support.roles import new_role
 
 from vq.broker.base.config import ConnectionLimits
-from vq.broker.serving.server import Server
+from vq.broker.connections.server import Server
 from vq.broker.standing.gate import Gate
 from vq.clock import SystemClock
 from vq.model import Address

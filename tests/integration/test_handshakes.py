@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from support.roles import new_role
 
 from vq.broker.base.config import ConnectionLimits
-from vq.broker.serving.server import ENDED_COST, Server
+from vq.broker.connections.server import ENDED_COST, Server
 from vq.broker.standing.gate import Gate
 from vq.clock import SystemClock
 from vq.model import Address

@@ -17,7 +17,7 @@ from support.recording_relay import recording_relay
 from support.roles import new_role
 
 from vq.broker.base.config import ConnectionLimits
-from vq.broker.serving.server import Server
+from vq.broker.connections.server import Server
 from vq.broker.standing.gate import Gate
 from vq.clock import SystemClock
 from vq.errors import VqError

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from support.broker import Client, MemoryCluster
 
+from vq.broker.connections.broker_session import BrokerSession
 from vq.broker.node import BrokerNode
-from vq.broker.serving.broker_session import BrokerSession
 from vq.coordination.security.access import change_access, read_access
 from vq.coordination.security.quotas import change_quotas
 from vq.remoting.membership import Principal

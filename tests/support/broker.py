@@ -11,9 +11,9 @@ import pytest
 
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.base.runner import InlineRunner, Lane, Runner
+from vq.broker.connections.server import Server
 from vq.broker.node import BrokerNode
 from vq.broker.partition.context import LaterCall
-from vq.broker.serving.server import Server
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.brokers.secret import read_secret
 from vq.coordination.tree.values.brokers import GroupState

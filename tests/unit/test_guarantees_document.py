@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from vq import limits
-from vq.broker.serving.admission import KNOWN_S
+from vq.broker.connections.admission import KNOWN_S
 
 TEXT = re.sub(r"\s+", " ", (Path(__file__).parents[2] / "docs" / "guarantees.md").read_text())
 MIB = limits.MIB

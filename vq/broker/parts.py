@@ -22,6 +22,9 @@ from vq.broker.base.own_certificate import OwnCertificate
 from vq.broker.base.process import Process
 from vq.broker.base.runner import Runner
 from vq.broker.base.tasks import Tasks
+from vq.broker.connections.revoking import Revoker
+from vq.broker.connections.server import Server
+from vq.broker.connections.server_facts import server_facts
 from vq.broker.disks.data_disks import DataDisks
 from vq.broker.disks.flush_meter import FlushMeter
 from vq.broker.health.diverged_files import DivergedFiles
@@ -65,9 +68,6 @@ from vq.broker.serving.getting import get
 from vq.broker.serving.held_blocks import HeldBlocks
 from vq.broker.serving.moving import Mover
 from vq.broker.serving.reasons import Reasons
-from vq.broker.serving.revoking import Revoker
-from vq.broker.serving.server import Server
-from vq.broker.serving.server_facts import server_facts
 from vq.broker.shared.shared_journals import SharedJournals
 from vq.broker.standing.gate import Gate
 from vq.broker.standing.lease import Lease

@@ -14,10 +14,10 @@ from support.fetch_requests import add, again
 from support.shared_member import with_shared_topic
 
 from vq.broker.base.config import Authorization
+from vq.broker.connections import revoking
 from vq.broker.node import BrokerNode
 from vq.broker.security import known_rules
 from vq.broker.security.demands import demand_of
-from vq.broker.serving import revoking
 from vq.client.ids import IdGenerator
 from vq.coordination.security.access import change_access, read_access
 from vq.coordination.tree.values.access import AccessList

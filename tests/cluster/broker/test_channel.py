@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from support.broker import message
 
+from vq.broker.connections.broker_session import BrokerSession
 from vq.broker.partition.channel import Channel
-from vq.broker.serving.broker_session import BrokerSession
 from vq.coordination.topics.topics import alter_settings, change_settings, describe_topic
 from vq.errors import (
     BadChecksum,

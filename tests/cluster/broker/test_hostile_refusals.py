@@ -10,10 +10,10 @@ from support.access import believe_names, connect_as
 from support.broker import Client, MemoryCluster, message, strict
 from support.fetch_requests import add
 
+from vq.broker.connections.owing import FREE_BYTES, REFUSED_BYTES
+from vq.broker.connections.server import ENDED_COST, REFUSED_BURST_S, REFUSED_PAUSE_S
+from vq.broker.connections.shares import GATHERED_PER_TURN
 from vq.broker.node import BrokerNode
-from vq.broker.serving.owing import FREE_BYTES, REFUSED_BYTES
-from vq.broker.serving.server import ENDED_COST, REFUSED_BURST_S, REFUSED_PAUSE_S
-from vq.broker.serving.shares import GATHERED_PER_TURN
 from vq.limits import BATCH_BYTES_MAX, MIB
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import MAGIC_VERSION, PREFIX, Command

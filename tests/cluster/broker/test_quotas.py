@@ -13,9 +13,9 @@ from support.broker import Client, MemoryCluster, fetched, memory_cluster, messa
 from support.fetch_requests import add, again
 
 from vq import limits
+from vq.broker.connections.metered_connection import MeteredConnection
 from vq.broker.node import BrokerNode
 from vq.broker.security import accounts
-from vq.broker.serving.metered_connection import MeteredConnection
 from vq.errors import Throttled
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import FLAG_DELAY, Command

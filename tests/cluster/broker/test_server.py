@@ -10,9 +10,9 @@ from unittest.mock import Mock
 import pytest
 from support.broker import Client, message, strict
 
-from vq.broker.serving import broker_session
+from vq.broker.connections import broker_session
+from vq.broker.connections.server import Server
 from vq.broker.serving.dispatcher import Route
-from vq.broker.serving.server import Server
 from vq.errors import Busy, VqError
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import MAGIC_VERSION, PREFIX, Command

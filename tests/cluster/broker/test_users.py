@@ -11,12 +11,12 @@ from support.client import factory_of, started
 from support.users import SALT, add, user_of
 
 from vq import Message
+from vq.broker.connections.broker_session import BrokerSession
+from vq.broker.connections.server import CUT_LOGIN_S, ENDED_COST, REFUSED_BURST_S, REFUSED_PAUSE_S
+from vq.broker.connections.server_facts import server_facts
 from vq.broker.node import BrokerNode
 from vq.broker.security.attempts import BURST
 from vq.broker.security.users import STALE_S
-from vq.broker.serving.broker_session import BrokerSession
-from vq.broker.serving.server import CUT_LOGIN_S, ENDED_COST, REFUSED_BURST_S, REFUSED_PAUSE_S
-from vq.broker.serving.server_facts import server_facts
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.coordination.security.users import change_user, remove_user

@@ -5,8 +5,8 @@ from typing import Final
 
 from vq.broker.base.config import BrokerConfig
 from vq.broker.base.session import Session
+from vq.broker.connections.server import Server
 from vq.broker.security.authority import Authority
-from vq.broker.serving.server import Server
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.ports import is_loopback
 

@@ -8,13 +8,13 @@ from vq.broker.base.facts import Fact, Facts, counter, gauge, histogram
 from vq.broker.base.histogram import Histogram
 from vq.broker.base.own_certificate import OwnCertificate
 from vq.broker.base.tasks import Tasks
+from vq.broker.connections.server import Server
 from vq.broker.disks.data_disks import DataDisks
 from vq.broker.journal.readers import JournalReaders
 from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.context import Context
 from vq.broker.replication.following import Follower
 from vq.broker.replication.presence import Presence
-from vq.broker.serving.server import Server
 from vq.broker.standing.gate import Gate, Stage
 from vq.coordination.tree.coordinator import Coordinator, SessionState
 from vq.remoting.hello import ServerIdentity

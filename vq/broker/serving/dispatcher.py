@@ -21,12 +21,12 @@ from typing import Any, Final, NamedTuple
 
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
+from vq.broker.connections.shares import WAITED_PER_TURN
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
 from vq.broker.partition.puts import acknowledge_known
 from vq.broker.security.request_access import RequestAccess
 from vq.broker.serving.directory import Directory, known, look_up
-from vq.broker.serving.shares import WAITED_PER_TURN
 from vq.broker.standing.gate import Gate
 from vq.errors import (
     DiskFull,

@@ -23,6 +23,7 @@ from typing import ClassVar, Final
 from vq import limits
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.base.session import Session, is_own_fault
+from vq.broker.connections.metered_connection import Meters
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import ColdRead
 from vq.broker.partition.context import Context
@@ -31,7 +32,6 @@ from vq.broker.serving.directory import Directory, known, look_up
 from vq.broker.serving.fetch_answer import FetchAnswer, FetchWait
 from vq.broker.serving.fetch_turns import FetchTurns
 from vq.broker.serving.fetched_partition import FetchedPartition
-from vq.broker.serving.metered_connection import Meters
 from vq.broker.serving.reach import COPY_READERS, READERS, CopyReach, Reach, is_same
 from vq.broker.serving.reading import FILTER_SCAN_BYTES, cold, scan
 from vq.errors import Busy, FetchSessionLost, InternalError, InvalidRequest, VqError

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from vq.broker.base.facts import Fact, Facts, counter, gauge
+from vq.broker.connections.server import Server
 from vq.broker.security.authentication import Authentication
-from vq.broker.serving.server import Server
 
 __all__ = ["server_facts"]
 

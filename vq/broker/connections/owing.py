@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 from vq.limits import KIB
 
 if TYPE_CHECKING:
-    from vq.broker.serving.broker_session import BrokerSession
-    from vq.broker.serving.server import Server
+    from vq.broker.connections.broker_session import BrokerSession
+    from vq.broker.connections.server import Server
 
 __all__ = ["OWED_MIN", "REFUSED_BYTES", "Owing"]
 

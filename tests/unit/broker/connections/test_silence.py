@@ -1,6 +1,6 @@
 """Since when a peer has done nothing."""
 
-from vq.broker.serving.silence import Silence
+from vq.broker.connections.silence import Silence
 
 
 def test_a_peer_is_idle_from_the_last_look_that_found_it_active() -> None:

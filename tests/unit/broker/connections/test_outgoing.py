@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vq.broker.serving.outgoing import SLICE_BYTES, Outgoing
+from vq.broker.connections.outgoing import SLICE_BYTES, Outgoing
 from vq.clock import ManualClock
 
 BUFFER_BYTES = 100

@@ -28,10 +28,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from vq.broker.base.session import Cancellable, is_own_fault
-from vq.broker.serving.metered_connection import MeteredConnection
-from vq.broker.serving.outgoing import Outgoing
-from vq.broker.serving.owing import FREE_BYTES, REFUSED_BYTES, Owing
-from vq.broker.serving.shares import (
+from vq.broker.connections.metered_connection import MeteredConnection
+from vq.broker.connections.outgoing import Outgoing
+from vq.broker.connections.owing import FREE_BYTES, REFUSED_BYTES, Owing
+from vq.broker.connections.shares import (
     CUT_PER_REQUEST,
     PIECE_BYTES,
     REQUESTS_PER_TURN,
@@ -40,7 +40,7 @@ from vq.broker.serving.shares import (
     is_full,
     is_much,
 )
-from vq.broker.serving.silence import Silence
+from vq.broker.connections.silence import Silence
 from vq.errors import TimedOut, VqError
 from vq.log_lines import get_logger
 from vq.remoting.connection import (
@@ -59,7 +59,7 @@ from vq.remoting.ports import counted_address, peer_address
 from vq.remoting.transport import tune
 
 if TYPE_CHECKING:
-    from vq.broker.serving.server import Server
+    from vq.broker.connections.server import Server
 
 __all__ = ["BrokerSession"]
 

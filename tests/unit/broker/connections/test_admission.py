@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import pytest
 
 from vq.broker.base.config import ConnectionLimits
-from vq.broker.serving import admission
-from vq.broker.serving.admission import KNOWN_S, Admission
+from vq.broker.connections import admission
+from vq.broker.connections.admission import KNOWN_S, Admission
 
 LIMITS = ConnectionLimits(
     connections_max=20, per_address_max=8, before_hello_max=8, before_hello_per_address_max=4

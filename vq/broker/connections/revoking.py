@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from vq.broker.base.session import Revocable
+from vq.broker.connections.broker_session import BrokerSession
+from vq.broker.connections.server import Server
 from vq.broker.security.authority import Authority
 from vq.broker.security.known_rules import KnownRules
-from vq.broker.serving.broker_session import BrokerSession
-from vq.broker.serving.server import Server
 
 __all__ = ["Revoker"]
 

@@ -13,18 +13,18 @@ from vq.broker.base.config import ConnectionLimits
 from vq.broker.base.debts import Debts
 from vq.broker.base.notice import Notice
 from vq.broker.base.session import Door, Session, is_own_fault
-from vq.broker.security.accounts import Accounts
-from vq.broker.security.authentication import Authentication
-from vq.broker.serving.admission import Admission
-from vq.broker.serving.broker_session import BrokerSession
-from vq.broker.serving.metered_connection import MeteredConnection, Meters
-from vq.broker.serving.shares import (
+from vq.broker.connections.admission import Admission
+from vq.broker.connections.broker_session import BrokerSession
+from vq.broker.connections.metered_connection import MeteredConnection, Meters
+from vq.broker.connections.shares import (
     GATHERED_PER_TURN,
     REQUESTS_PER_TURN,
     WAITED_PER_TURN,
     TurnLine,
     shared,
 )
+from vq.broker.security.accounts import Accounts
+from vq.broker.security.authentication import Authentication
 from vq.broker.standing.gate import Gate
 from vq.clock import Clock
 from vq.errors import AuthenticationFailed, Busy, InvalidState, OutcomeUnknown, VqError

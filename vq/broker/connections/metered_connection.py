@@ -48,7 +48,7 @@ from vq.remoting.messages import encode_delay
 from vq.security.quotas import BURST_S, QuotaLimit, UsageAccount
 
 if TYPE_CHECKING:
-    from vq.broker.serving.broker_session import BrokerSession
+    from vq.broker.connections.broker_session import BrokerSession
 
 __all__ = ["MeteredConnection", "Meters"]
 

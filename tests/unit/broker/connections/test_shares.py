@@ -6,7 +6,7 @@ import pytest
 
 from vq import limits
 from vq.broker.base.config import ConnectionLimits
-from vq.broker.serving.shares import KEPT_PART, LITTLE_PART, SLICE, TurnLine, is_full
+from vq.broker.connections.shares import KEPT_PART, LITTLE_PART, SLICE, TurnLine, is_full
 
 
 @pytest.mark.parametrize(
