@@ -239,8 +239,8 @@ class LocalQueue:
         told = -1
         while True:
             waker, is_over = _LoopWaker(), False
-            line.line.append(waker)
             try:
+                line.line.append(waker)
                 if not is_so():
                     is_over = True
                     return True
@@ -275,9 +275,9 @@ class LocalQueue:
             if item is not None or (deadline is not None and _monotonic() >= deadline):
                 return item
             takes, waker = self._core.takes, _LoopWaker()
-            if not takes.wait_for_message(waker):
-                continue
             try:
+                if not takes.wait_for_message(waker):
+                    continue
                 await waker.woken(_left(deadline))
             finally:
                 if not takes.takers.leave(waker):

@@ -291,8 +291,8 @@ class LocalQueue:
         told = -1  # the last event for which this one has woken the next one
         while True:
             is_over = False
-            line.line.append(waker)
             try:
+                line.line.append(waker)
                 if not is_so():
                     is_over = True
                     return True
@@ -351,16 +351,16 @@ class LocalQueue:
         waker = threading.Lock()
         waker.acquire()
         while True:
-            if self._takes.wait_for_message(waker):
-                left = -1.0 if deadline is None else max(deadline - _monotonic(), 0.0)
-                try:
+            try:
+                if self._takes.wait_for_message(waker):
+                    left = -1.0 if deadline is None else max(deadline - _monotonic(), 0.0)
                     woken = waker.acquire(timeout=left)
-                except BaseException:  # Ctrl-C
-                    if not self._takes.takers.leave(waker):
-                        self._takes.pass_on()
-                    raise
-                if not woken and not self._takes.takers.leave(waker):
-                    waker.acquire()
+                    if not woken and not self._takes.takers.leave(waker):
+                        waker.acquire()
+            except BaseException:  # Ctrl-C
+                if not self._takes.takers.leave(waker):
+                    self._takes.pass_on()
+                raise
             item = self._takes.take_now()
             if item is not None:
                 return item

@@ -89,6 +89,22 @@ class _Box:
         self.tries = 0  # of its first message, that failed
 
 
+class _TakerWaker:
+    """Wakes the thread that takes; it may be woken already, by something else than a message."""
+
+    __slots__ = ("_wake",)
+
+    def __init__(self, wake: threading.Lock) -> None:
+        self._wake = wake
+
+    def release(self) -> None:
+        """See ``Waker.release``."""
+        try:
+            self._wake.release()
+        except RuntimeError:  # it was woken already
+            pass
+
+
 class LocalWorkers:
     """Threads that call a handler for each message, and complete what it has handled.
 
@@ -157,6 +173,7 @@ class LocalWorkers:
         self._pid = os.getpid()
         self._wake = threading.Lock()
         self._wake.acquire()
+        self._waker = _TakerWaker(self._wake)
         self._threads = [
             threading.Thread(target=self._take_all, name="vq-local-takes", daemon=True),
             *(
@@ -216,7 +233,7 @@ class LocalWorkers:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        self._wake_taker()
+        self._waker.release()
         deadline = _monotonic() + _CLOSE_S
         for thread in self._threads:
             thread.join(max(deadline - _monotonic(), 0.0))
@@ -247,12 +264,6 @@ class LocalWorkers:
             logger.warning("message cannot be given back", queue=self._queue.name, error=error)
 
     # Taking ---------------------------------------------------------------------------------------
-    def _wake_taker(self) -> None:
-        try:
-            self._wake.release()
-        except RuntimeError:  # it was woken already
-            pass
-
     def _take_all(self) -> None:
         takes = self._queue._core.takes
         lease_s = self._queue.config.lease_s
@@ -265,6 +276,7 @@ class LocalWorkers:
                     renew_at = _monotonic() + pause_s
                 left_s = -1.0 if lease_s is None else max(renew_at - _monotonic(), 0.0)
                 if self._is_full:
+                    takes.pass_on()  # it may have been woken for a message, and takes none
                     self._wake.acquire(timeout=left_s)
                     continue
                 try:
@@ -279,12 +291,14 @@ class LocalWorkers:
                     continue
                 if item is not None:
                     self._add(item)
-                elif takes.wait_for_message(self._wake):
+                elif takes.wait_for_message(self._waker):
                     self._wake.acquire(timeout=left_s)
-                    takes.takers.leave(self._wake)
+                    takes.takers.leave(self._waker)
         except VqError as error:
             if not self._closing:
                 logger.error("taking messages ends", queue=self._queue.name, error=error)
+        finally:
+            takes.pass_on()
 
     @property
     def _is_full(self) -> bool:
@@ -346,7 +360,7 @@ class LocalWorkers:
             was_full = self._is_full
             self._stalled += change * len(box.items)
             if was_full and not self._is_full:
-                self._wake_taker()
+                self._waker.release()
 
     def _try_later(self, box: _Box, pause_s: float) -> None:
         self._move(box, BoxState.WAITING)
@@ -464,7 +478,7 @@ class LocalWorkers:
             self._held_bytes -= len(box.items.popleft().content)
             box.tries = 0
             if was_full and not self._is_full:
-                self._wake_taker()
+                self._waker.release()
         else:
             box.tries = tries
         if box.state is BoxState.PAUSING:

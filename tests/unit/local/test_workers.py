@@ -3,13 +3,14 @@
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import vq
 from vq.clock import SystemClock
-from vq.errors import InvalidArgument, InvalidState, LeaseLost
+from vq.errors import BufferFull, InvalidArgument, InvalidState, LeaseLost
 from vq.local import LocalQueue, LocalQueueConfig, LocalWorkers
 from vq.model import Message
 from vq.testing.waiting import WAIT_S, block_until
@@ -341,3 +342,69 @@ def test_a_close_ends_the_wait_for_room_in_the_next_queue(
         assert item is not None
         assert item.attempts == 1
         assert len(full) == 1
+
+
+def test_workers_may_close_while_others_put(queue: LocalQueue) -> None:
+    """Whatever wakes the thread that takes, it may be woken already."""
+    stop, errors = threading.Event(), []
+
+    def put() -> None:
+        while not stop.is_set():
+            try:
+                queue.put(b"job", timeout=0)
+            except BufferFull:
+                queue.purge()
+            except BaseException as error:
+                errors.append(error)
+                return
+
+    putting = threading.Thread(target=put)
+    putting.start()
+    for _ in range(150):
+        with LocalWorkers(queue, lambda _: None, workers=1):
+            pass
+    stop.set()
+    putting.join()
+    assert errors == []
+
+
+def test_whoever_closes_leaves_a_message_to_others_that_wait(queue: LocalQueue) -> None:
+    """The thread that takes was woken for it, and takes none any more."""
+    for _ in range(5):
+        closing = LocalWorkers(queue, lambda _: None, workers=1)
+        with ThreadPoolExecutor(1) as pool:
+            taking = pool.submit(queue.take, WAIT_S)
+            block_until(lambda: len(queue._core.base.takers.line) == 2)
+            queue.put(b"job")
+            closing.close()
+            if len(queue):  # the workers have not handled it
+                item = taking.result()
+                assert item is not None
+                queue.complete(item)
+            else:
+                queue.put(b"next")
+                assert taking.result() is not None
+                queue.complete(taking.result())
+
+
+def test_workers_that_become_full_leave_a_message_to_others_that_wait(queue: LocalQueue) -> None:
+    """A key that is tried again fills the window while the thread that takes is in line."""
+    tries, goes_on = [], threading.Event()
+
+    def handle(message: Message) -> None:
+        tries.append(message.key)
+        if len(tries) < 3:  # one retry at once, and then it waits for its next one
+            raise ValueError
+        goes_on.wait(WAIT_S)
+
+    with LocalWorkers(queue, handle, workers=1, by_key=True, window=1):
+        queue.put(Message("", b"job", key="bad"))
+        with ThreadPoolExecutor(1) as pool:
+            block_until(lambda: len(tries) == 3)
+            taking = pool.submit(queue.take, WAIT_S)
+            queue.put(Message("", b"job", key="good"))
+            item = taking.result()
+            goes_on.set()
+        assert item is not None
+        assert item.key == "good"
+        queue.complete(item)

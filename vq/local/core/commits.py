@@ -242,27 +242,33 @@ class Commits:
             self._note_at = now + DONE_LINGER_S
         purged = [intake.purged.popleft() for _ in range(len(intake.purged))]
         errors: Mapping[int, VqError] = {}
-        if self._storage is not None:
-            lanes: dict[int, list[LocalItem]] = {}
-            for item in batch:
-                lanes.setdefault(item.lane, []).append(item)
-            errors = self._write(self._storage, lanes, codes, purged=purged)
-            if self._wants_save:
-                self._save_state()
-        intake.committing = 0
-        if errors and base.refusal is None:
-            waited = {item for waiter in waiters for item in waiter.items}
-            self._settle_unstored(batch, errors, waited)
+        try:
+            if self._storage is not None:
+                lanes: dict[int, list[LocalItem]] = {}
+                for item in batch:
+                    lanes.setdefault(item.lane, []).append(item)
+                errors = self._write(self._storage, lanes, codes, purged=purged)
+                if self._wants_save:
+                    self._save_state()
+            intake.committing = 0
+            if errors and base.refusal is None:
+                waited = {item for waiter in waiters for item in waiter.items}
+                self._settle_unstored(batch, errors, waited)
+        except BaseException as failed:  # the thread ends; nobody else would tell who waits
+            refused = dict.fromkeys(ALL_LANES, self.stop(failed))
+            for waiter in waiters:
+                waiter.end(refused)
+            raise
         self._company.note(
             base.counts.commits, len(waiters), len(intake.barriers), messages=len(batch)
         )
         for waiter in waiters:
             waiter.end(errors)
-        refused = [error for error in errors.values() if isinstance(error, DiskFull | Busy)]
-        if refused and self._sleeper.is_ending and isinstance(refused[0], DiskFull):
+        full = [error for error in errors.values() if isinstance(error, DiskFull | Busy)]
+        if full and self._sleeper.is_ending and isinstance(full[0], DiskFull):
             # The pad and the logs have all but puts that did not wait.
-            intake.unwritten = refused[0]
-        elif refused:
+            intake.unwritten = full[0]
+        elif full:
             time.sleep(_FULL_PAUSE_S)
             intake.items.extend(intake.unmoved)
             intake.unmoved = []

@@ -1,10 +1,13 @@
 """Errors and interrupts in the middle of a commit: of the disk, and of its caller."""
 
 import asyncio
+import contextlib
 import errno
+import itertools
 import shutil
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -390,6 +393,41 @@ async def test_a_signal_in_one_completion_undoes_none_of_others(stalled: Stalled
     assert place > 10, "completions write no notes any more"
     with stalled.killed() as again:
         assert len(again) == 0
+
+
+def test_a_take_that_is_interrupted_leaves_no_place_in_line() -> None:
+    """Who waits behind it has the next message."""
+    for place in itertools.count():
+        with LocalQueue(None, LocalQueueConfig()) as queue:
+            interrupter = Interrupter(place, "local/queue", "local/core/takes", "local/core/waits")
+            with contextlib.suppress(Interrupted):
+                interrupter.run(lambda queue=queue: queue.take(0.001))
+            with ThreadPoolExecutor(1) as pool:
+                line = queue._core.base.takers.line
+                left_behind = len(line)
+                taking = pool.submit(queue.take, WAIT_S)
+                block_until(lambda line=line, left=left_behind: len(line) > left)
+                queue.put(b"job")
+                assert taking.result() is not None, interrupter.reached
+            if not interrupter.reached:
+                break
+    assert place > 10, "the places are no more where they were"
+
+
+def test_a_put_hears_of_a_thread_that_fails_with_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else would end its wait."""
+
+    class Raising:
+        def release(self) -> None:
+            raise ZeroDivisionError
+
+    with LocalQueue(tmp_path / "jobs", LocalQueueConfig()) as queue:
+        monkeypatch.setattr(queue._core.commits, "lead", lambda _: False)  # somebody else commits
+        queue._core.base.takers.line.append(Raising())
+        with pytest.raises(StorageFailed, match="has stopped after an error"):
+            queue.put(b"job")
 
 
 def test_a_requeue_by_id_reads_nothing(queue: LocalQueue, disk: FailingDisk) -> None:
