@@ -360,7 +360,7 @@ def test_workers_may_close_while_others_put(queue: LocalQueue) -> None:
 
     putting = threading.Thread(target=put)
     putting.start()
-    for _ in range(150):
+    for _ in range(40):
         with LocalWorkers(queue, lambda _: None, workers=1):
             pass
     stop.set()
