@@ -3,7 +3,7 @@
 All requests that arrive in one turn share one start of a flush and, per connection, one write.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from vq.log_lines import get_logger
@@ -49,11 +49,7 @@ class Turn:
 
         The turn ends later all the same, while what they began goes on.
         """
-        for action in self._early:
-            try:
-                action()
-            except Exception:
-                logger.exception("action within a loop iteration failed")
+        self._act(self._early)
 
     def schedule(self) -> None:
         """Have ``run`` called at the end of this turn."""
@@ -78,12 +74,16 @@ class Turn:
     def run(self) -> None:
         """End the turn now. Actions come first: what they start goes on beside the writes."""
         self._scheduled = False
-        for action in self._actions:
+        self._act(self._actions)
+        self.write_out()
+
+    @staticmethod
+    def _act(actions: Iterable[Callable[[], None]]) -> None:
+        for action in actions:
             try:
                 action()
             except Exception:
                 logger.exception("action at the end of a loop iteration failed")
-        self.write_out()
 
     def write_out(self) -> None:
         """Have all write that gathered output so far."""

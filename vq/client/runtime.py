@@ -218,11 +218,7 @@ class LoopThread:
             except BaseException as error:  # noqa: BLE001 - it is the caller's
                 future.set_exception(error)
 
-        self.check()
-        with self._lock:  # the loop ends after all that it was given under the lock
-            if self._ended:
-                raise InvalidState(_SHUT_DOWN)
-            self.loop.call_soon_threadsafe(call)
+        self._give(lambda: self.loop.call_soon_threadsafe(call))
         return self._wait(future, None)
 
     def _wait(self, future: "concurrent.futures.Future[T]", bound: float | None) -> T:
@@ -238,14 +234,18 @@ class LoopThread:
 
     def _hand_over(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
         try:
-            self.check()
-            with self._lock:  # ``_cancel_tasks`` ends all work that is handed over under the lock
-                if not self._ended:
-                    return asyncio.run_coroutine_threadsafe(work, self.loop)
-            raise InvalidState(_SHUT_DOWN)
+            return self._give(lambda: asyncio.run_coroutine_threadsafe(work, self.loop))
         except InvalidState:
             work.close()
             raise
+
+    def _give(self, schedule: Callable[[], T]) -> T:
+        """Schedule work on the loop, which ends after all that it was given under the lock."""
+        self.check()
+        with self._lock:  # ``_cancel_tasks`` ends the tasks among it
+            if not self._ended:
+                return schedule()
+        raise InvalidState(_SHUT_DOWN)
 
     def begin_exit(self) -> Callable[[], None]:
         """Begin the work that is left at the end of the process; return what waits for it."""

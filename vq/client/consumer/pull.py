@@ -130,9 +130,10 @@ class Pull:
             return None
         self.warn_if_left()
         messages = next(self._inbox.at_hand.lists_left, None)
-        if messages is not None:
-            self._given = PulledMessages(messages)
-        return messages if messages is None else self._given
+        if messages is None:
+            return None
+        self._given = PulledMessages(messages)
+        return self._given
 
     def at_once(self, max_messages: int, call: int, received: int) -> list[Message]:
         """Do what ``get_many`` does if messages are here, and outside of a task; none: await it."""

@@ -2,8 +2,7 @@
 
 The storer lives on the event loop. It keeps the set of dirty logs; at the end of a loop iteration,
 or before that if nothing else is expected in it, and whenever a flush ends, it hands all of them to
-the flusher at once. What is appended while a
-flush runs waits for the next one.
+the flusher at once. What is appended while a flush runs waits for the next one.
 """
 
 from collections.abc import Sequence

@@ -323,8 +323,8 @@ class SharedReceiver(SharedSources):
     async def _lease_end(self, item: HeldMessage, until: float) -> float | None:
         """Return until when a message is with this member, nearly a lease; None: it is not.
 
-        Its lease begins anew if it must. It is looked at the clock behind each wait: this process
-        may be stopped meanwhile, or starved, for longer than a lease.
+        Its lease begins anew if it must. Behind each wait the clock is looked at again: this
+        process may have been stopped meanwhile, or starved, for longer than a lease.
         """
         clock, lease_s = self._cluster.clock, self._terms.lease_ms / 1_000
         try:
