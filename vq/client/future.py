@@ -11,7 +11,7 @@ import functools
 import threading
 from collections.abc import Callable, Generator
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from vq.client.kinds import NOT_PLAIN, check_function
 from vq.client.loop_calls import call_soon
@@ -23,6 +23,10 @@ try:
     from vq.client.producer import _accumulator
 except ImportError:  # it was not compiled
     _accumulator = None  # type: ignore[assignment]
+
+#: What producers run per message, compiled; None: nothing was, or by an earlier checkout, whose
+#: module has not all of it.
+accumulator: Final[Any] = _accumulator if hasattr(_accumulator, "last_waiting") else None
 
 logger = get_logger(__name__)
 
@@ -205,8 +209,8 @@ class PythonFutureFields:
 
 if TYPE_CHECKING:
     FutureFields = PythonFutureFields
-else:  # a module that an earlier checkout compiled has no such fields
-    FutureFields = getattr(_accumulator, "FutureFields", PythonFutureFields)
+else:
+    FutureFields = PythonFutureFields if accumulator is None else accumulator.FutureFields
 
 
 class SendFuture(FutureFields):

@@ -12,20 +12,15 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
 from vq.client.config import MESSAGE_OVERHEAD_BYTES
-from vq.client.future import ANY_PARTITION, SendCallback, SendFuture
+from vq.client.future import ANY_PARTITION, SendCallback, SendFuture, accumulator
 from vq.client.producer.intake.stages import Head
 from vq.client.producer.queue.topic_queues import TopicQueues
 from vq.limits import TIMEOUT_S_MAX
 from vq.model import Message
 from vq.store.records import codec
 
-try:
-    from vq.client.producer import _accumulator
-except ImportError:  # it was not compiled
-    _accumulator = None  # type: ignore[assignment]
-
-#: Whether the compiled ``append`` is in use, and not one that an earlier checkout compiled.
-COMPILED: Final = hasattr(_accumulator, "tell")
+#: Whether the compiled ``append`` is in use.
+COMPILED: Final = accumulator is not None
 #: Whether all loops that clients run per message are compiled: this one and the record codec.
 LOOPS_COMPILED: Final = COMPILED and codec.COMPILED
 
@@ -266,7 +261,7 @@ def make_appender(
     """
     if not COMPILED:
         return PythonAppender(lock, clock, timeout_s, wake, heads_of_tags, space, places, future)
-    return _accumulator.Appender(
+    compiled: Appender = accumulator.Appender(
         Message,
         future,
         TopicQueues,
@@ -278,6 +273,7 @@ def make_appender(
         places,
         MESSAGE_OVERHEAD_BYTES,
     )
+    return compiled
 
 
 def not_plain(message: Message, callback: object, timeout: float | None, /) -> SendFuture | None:

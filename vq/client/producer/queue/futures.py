@@ -9,18 +9,13 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final
 
-from vq.client.future import FailureCallback, SendFuture, report
+from vq.client.future import FailureCallback, SendFuture, accumulator, report
 from vq.client.producer.spread.spread import Shares, shares_of
 from vq.model import SendResult
 from vq.store.records.codec import places
 
-try:
-    from vq.client.producer import _accumulator
-except ImportError:  # it was not compiled
-    _accumulator = None  # type: ignore[assignment]
-
-#: Whether the compiled functions are in use; a module that an earlier checkout compiled has none.
-COMPILED: Final = hasattr(_accumulator, "tell")
+#: Whether the compiled functions are in use.
+COMPILED: Final = accumulator is not None
 #: The outcome of a stored message whose future nobody has.
 UNASKED: Final = SendResult(-1, -1, 0)
 
@@ -97,7 +92,7 @@ def _report(error: BaseException) -> None:
 def _compiled_tell(
     items: list[SendFuture], partition: int, offset: int, sizes: list[int], ids: list[int]
 ) -> None:
-    _accumulator.tell(
+    accumulator.tell(
         items,
         partition,
         offset,
@@ -110,9 +105,9 @@ def _compiled_tell(
     )
 
 
-bytes_of = _accumulator.bytes_of if COMPILED else python_bytes_of
-columns = _accumulator.columns if COMPILED else python_columns
-divide = _accumulator.divide if COMPILED else python_divide
-last_waiting = _accumulator.last_waiting if COMPILED else python_last_waiting
-outcomes = _accumulator.outcomes if COMPILED else python_outcomes
+bytes_of = accumulator.bytes_of if COMPILED else python_bytes_of
+columns = accumulator.columns if COMPILED else python_columns
+divide = accumulator.divide if COMPILED else python_divide
+last_waiting = accumulator.last_waiting if COMPILED else python_last_waiting
+outcomes = accumulator.outcomes if COMPILED else python_outcomes
 tell = _compiled_tell if COMPILED else python_tell
