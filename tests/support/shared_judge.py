@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from support.violations import violations
+
 #: What ends the time of a member with a message; with the first three it is done.
 DONE: Final = frozenset({"ack", "reject", "return"})
 LETS_GO: Final = frozenset({*DONE, "nack", "raise"})
 #: Leases begin again when another node leads; it may go on so long after ZooKeeper has it.
 TAKE_OVER_S: Final = 15.0
-VIOLATIONS_MAX: Final = 20
 
 
 @dataclass(slots=True)
@@ -279,11 +280,5 @@ NOTHING_LOST: Final[tuple[Check, ...]] = (_lost,)
 
 
 def judge_shared(evidence: SharedEvidence, checks: Sequence[Check] = CHECKS) -> list[str]:
-    """Return what is wrong, empty if nothing is; at most ``VIOLATIONS_MAX`` lines."""
-    found: list[str] = []
-    for check in checks:
-        for violation in check(evidence):
-            found.append(f"shared: {check.__name__.removeprefix('_')}: {violation}")
-            if len(found) >= VIOLATIONS_MAX:
-                return found
-    return found
+    """See ``violations``."""
+    return [f"shared: {each}" for each in violations(checks, evidence)]

@@ -14,6 +14,7 @@ from support.simulation.history import Event
 from support.simulation.kept import Kept
 from support.simulation.losses import Loss, Place
 from support.simulation.permits import Permits
+from support.violations import violations
 
 #: After such a fault struck a member, its last messages may be delivered again, for so long: a
 #: session, a call and a back-off may have to end before the member or its heir goes on.
@@ -32,7 +33,6 @@ EXCUSES = frozenset(
 EXCUSED_S = 15.0
 #: Where nothing keeps sends from being acknowledged, some are within this time.
 STILL_S = 3.0
-VIOLATIONS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +108,8 @@ def _is_before(event: Event, reset: Event) -> bool:
 
 
 def judge(evidence: Evidence) -> list[str]:
-    """Return what is wrong, empty if nothing is; at most ``VIOLATIONS_MAX`` lines."""
-    facts = _gather(evidence)
-    found: list[str] = []
-    for check in CHECKS:
-        for violation in check(facts):
-            found.append(f"{check.__name__.removeprefix('_')}: {violation}")
-            if len(found) >= VIOLATIONS_MAX:
-                return found
-    return found
+    """See ``violations``."""
+    return violations(CHECKS, _gather(evidence))
 
 
 def _gather(evidence: Evidence) -> _Facts:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.local_queue import contents, taken
 
 from vq.clock import SystemClock
 from vq.errors import (
@@ -43,21 +44,6 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     yield make
     for queue in queues:
         queue.close()
-
-
-def taken(queue: LocalQueue) -> LocalItem:
-    item = queue.take(WAIT_S)
-    assert item is not None
-    return item
-
-
-def contents(queue: LocalQueue) -> list[bytes]:
-    """Take and complete all that waits in line."""
-    found = []
-    while (item := queue.take(0)) is not None:
-        found.append(item.content)
-        queue.complete(item)
-    return found
 
 
 def test_messages_are_given_in_order_each_once(opened: Open) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.interrupts import Interrupted, Interrupter
+from support.local_queue import taken
 
 from vq import aio
 from vq.clock import SystemClock
@@ -95,12 +96,6 @@ def disk() -> FailingDisk:
 def queue(tmp_path: Path, disk: FailingDisk) -> Iterator[LocalQueue]:
     with LocalQueue(tmp_path / "jobs", LocalQueueConfig(retries=0), disk=disk) as opened:
         yield opened
-
-
-def taken(queue: LocalQueue) -> LocalItem:
-    item = queue.take(WAIT_S)
-    assert item is not None
-    return item
 
 
 def test_a_lane_stops_and_the_others_and_its_takers_go_on(

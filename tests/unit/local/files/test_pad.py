@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.local_queue import taken
 
 import vq
-from vq.local import LocalItem, LocalQueue, LocalQueueConfig, LocalWorkers
+from vq.local import LocalQueue, LocalQueueConfig, LocalWorkers
 from vq.testing.waiting import WAIT_S, block_until
 
 Kill = Callable[[Path], Path]
@@ -26,12 +27,6 @@ def kill(tmp_path: Path) -> Kill:
         return shutil.copytree(directory, tmp_path / f"killed-{next(numbers)}" / directory.name)
 
     return copied
-
-
-def taken(queue: LocalQueue) -> LocalItem:
-    item = queue.take(WAIT_S)
-    assert item is not None
-    return item
 
 
 @pytest.mark.parametrize("memory_items", [1, 100], ids=["on disk", "in memory"])

@@ -4,30 +4,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.local_queue import contents, taken
 
 from vq.errors import DirectoryRefused
-from vq.local import LocalItem, LocalQueue, LocalQueueConfig
-from vq.testing.waiting import WAIT_S, block_until
+from vq.local import LocalQueue, LocalQueueConfig
+from vq.testing.waiting import block_until
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     return tmp_path / "jobs"
-
-
-def taken(queue: LocalQueue) -> LocalItem:
-    item = queue.take(WAIT_S)
-    assert item is not None
-    return item
-
-
-def contents(queue: LocalQueue) -> list[bytes]:
-    """Take and complete all that waits in line."""
-    found = []
-    while (item := queue.take(0)) is not None:
-        found.append(item.content)
-        queue.complete(item)
-    return found
 
 
 #: Between damage and the end of a log.
