@@ -40,7 +40,7 @@ typedef uint32_t lanes_t __attribute__((vector_size(4 * LANES)));
 
 #define ROTATE(x, n) (((x) << (n)) | ((x) >> (32 - (n))))
 #define F(x, y, z) ((z) ^ ((x) & ((y) ^ (z))))
-#define G(x, y, z) ((y) ^ ((z) & ((x) ^ (y))))
+#define G(x, y, z) (((x) & (z)) + ((y) & ~(z))) /* no bit is in both: x, which comes last, is waited for less */
 #define H(x, y, z) ((x) ^ (y) ^ (z))
 #define I(x, y, z) ((y) ^ ((x) | ~(z)))
 #define STEP(f, a, b, c, d, word, shift, sine)                                                         \
@@ -157,17 +157,26 @@ FOR_THIS_PROCESSOR
 static void digest_lanes(const text_t texts[LANES], size_t blocks_max, uint32_t digests[LANES])
 {
     uint8_t tails[LANES][2 * BLOCK];
-    size_t counts[LANES];
+    const uint8_t *blocks[LANES];
+    size_t counts[LANES], whole = blocks_max; /* blocks that all lanes have in their texts */
     lanes_t state[4], x[16] = {{0}};
     for (int lane = 0; lane < LANES; lane++) {
+        size_t own = texts[lane].size / BLOCK;
         pad(&texts[lane], tails[lane]);
         counts[lane] = blocks_of(texts[lane].size);
+        blocks[lane] = texts[lane].data;
+        whole = own < whole ? own : whole;
     }
     for (int i = 0; i < 4; i++)
         for (int lane = 0; lane < LANES; lane++)
             state[i][lane] = START[i];
-    for (size_t number = 0; number < blocks_max; number++) {
-        const uint8_t *blocks[LANES];
+    for (size_t number = 0; number < whole; number++) {
+        gather_words(blocks, x);
+        compress_lanes(state, x);
+        for (int lane = 0; lane < LANES; lane++)
+            blocks[lane] += BLOCK;
+    }
+    for (size_t number = whole; number < blocks_max; number++) {
         for (int lane = 0; lane < LANES; lane++) {
             size_t own = number < counts[lane] ? number : counts[lane] - 1;
             blocks[lane] = block_at(&texts[lane], tails[lane], own);
