@@ -5,8 +5,8 @@
 A message is *ready* when it may be handled now. Those with the same *lane* follow one another: the
 first is ready or in hand, the others wait behind it. Whoever is at messages takes them from
 ``ready`` and puts them into ``done``: a plain deque and a plain list, so nothing is locked for a
-message. What is done moves on (``_settle``), many at a time, when somebody runs out of messages, or
-asks for the progress.
+message. Lists are taken under the lock, from a queue made for that. What is done moves on
+(``_settle``), many at a time, when somebody runs out of messages, or asks for the progress.
 """
 
 import contextlib
@@ -17,11 +17,12 @@ from operator import itemgetter
 from typing import Any, Final, final
 
 from vq.client.config import ConsumerConfig
+from vq.client.consumer.deliver.bulk import AnyQueue, BulkQueue, take_first
 from vq.client.consumer.deliver.delivery import Delivery, DeliveryHooks, Executor
 from vq.client.consumer.deliver.failures import FailingMessages, Failures, Verdict, failed_try
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.progress import Progress
-from vq.client.consumer.deliver.sliding_window import SlidingWindow, first_of
+from vq.client.consumer.deliver.sliding_window import SlidingWindow
 from vq.client.consumer.deliver.tries import Retry, TriedMessage, tried_again
 from vq.client.raised import forget_locals
 from vq.client.reading.chunk import Chunk
@@ -92,10 +93,10 @@ class Sliding(Delivery):
         self.window: Final = SlidingWindow(
             position, config.window_messages, config.window_bytes, owed
         )
-        self.ready: Final[deque[Message]] = deque()
-        self.done: Final[list[Message]] = []
-        self.waiting: Final[dict[Hashable, deque[Message]]] = {}
         self.takes_lists: Final = config.batch_size > 1
+        self.ready: Final[AnyQueue] = BulkQueue() if self.takes_lists else deque()
+        self.done: Final[list[Message]] = []
+        self.waiting: Final[dict[Hashable, AnyQueue]] = {}
         self._batch_size = config.batch_size
         self._batch_wait_s = config.batch_wait_ms / 1000
         self._short_since: float | None = None  # there are fewer messages than a list has
@@ -128,7 +129,7 @@ class Sliding(Delivery):
         """See ``Delivery``; their lanes are released when the listener has returned."""
         with self._lock:
             self._settle()
-            self._finish(messages)
+            self._finish(list(messages))
 
     def passed_over(self) -> tuple[tuple[int, int], ...]:
         """See ``Delivery.passed_over``."""
@@ -240,7 +241,7 @@ class Sliding(Delivery):
                 return found, pause_s
             ready, is_failing = self.ready, len(self._failing) > 0
             if not waiting and not is_failing:
-                return first_of(ready, min(most, len(ready))), 0.0
+                return take_first(ready, min(most, len(ready))), 0.0
             while ready and len(found) < most:
                 if found and is_failing and ready[0].attempts > 1:
                     break
@@ -260,7 +261,7 @@ class Sliding(Delivery):
         if self._failing:
             tries = (message.attempts > 1 for message in islice(waiting, count))
             count = next(compress(range(count), tries), count)
-        found += first_of(waiting, count)
+        found += take_first(waiting, count)
         if not waiting:
             del self.waiting[lane]
 
@@ -340,7 +341,7 @@ class Sliding(Delivery):
 
     def finished_part(self, messages: Sequence[Message], count: int) -> None:
         """The first ``count`` messages of a list are done with; the others are still in hand."""
-        done, left = messages[:count], messages[count:]
+        done, left = list(messages[:count]), messages[count:]
         with self._lock:
             self._finish(done)
             kept = {self._lane_of(each) for each in left}
@@ -401,7 +402,7 @@ class Sliding(Delivery):
         if self._lanes:
             self._release((_ONE,) if self._lane_of is _one_lane else map(self._lane_of, messages))
 
-    def _finish(self, messages: Sequence[Message]) -> None:
+    def _finish(self, messages: list[Message]) -> None:
         self.window.finish(messages)
         if self._failing and TriedMessage in map(type, messages):  # seldom: a quick look is enough
             for message in [each for each in messages if type(each) is TriedMessage]:
@@ -425,7 +426,7 @@ class Sliding(Delivery):
     def _wait_first(self, lane: Hashable, messages: Sequence[Message]) -> None:
         """Have messages wait in front of the others of their lane."""
         if messages and not self.is_stopped:
-            self.waiting.setdefault(lane, deque()).extendleft(reversed(messages))
+            self._queue_of(lane).extendleft(reversed(messages))
 
     def _admit(self) -> None:
         """Take what was decoded into the window, as far as it has room."""
@@ -444,7 +445,8 @@ class Sliding(Delivery):
         if self._lane_of is _one_lane:
             self._admit_in_turn(messages)
             return
-        lanes, add_lane, make_ready = self._lanes, self._lanes.add, self.ready.append
+        free: list[Message] = []
+        lanes, add_lane, make_ready = self._lanes, self._lanes.add, free.append
         for message, lane in zip(messages, map(self._lane_of, messages), strict=True):
             if lane not in lanes:
                 if lane is not None:
@@ -454,6 +456,7 @@ class Sliding(Delivery):
                 self.waiting[lane].append(message)
             else:
                 self.waiting[lane] = deque((message,))
+        self.ready.extend(free)
 
     def _admit_in_turn(self, messages: Sequence[Message]) -> None:
         """Have the first one ready if none is, and the others wait behind it."""
@@ -462,7 +465,14 @@ class Sliding(Delivery):
             self.ready.append(messages[0])
             messages = messages[1:]
         if messages:
-            self.waiting.setdefault(_ONE, deque()).extend(messages)
+            self._queue_of(_ONE).extend(messages)
+
+    def _queue_of(self, lane: Hashable) -> AnyQueue:
+        """Return what waits in a lane, or an empty queue; the only lane has one for many."""
+        waiting = self.waiting.get(lane)
+        if waiting is None:
+            waiting = self.waiting[lane] = BulkQueue() if lane is _ONE else deque()
+        return waiting
 
     def _pass_handled(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Finish those of the admitted messages that were handled before; return the others.

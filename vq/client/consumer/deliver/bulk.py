@@ -1,0 +1,127 @@
+"""Messages that are put in and taken many at a time, without a step of Python for each.
+
+``content_bytes`` and ``stand_at`` exist twice: here in Python, the reference, and in
+``vq/_message.c``, which replaces them where a C compiler was found at installation. A test compares
+them.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import repeat, starmap
+from operator import is_, itemgetter
+from typing import Any, Final, TypeAlias
+
+from vq.model import Message
+
+try:
+    from vq import _message
+except ImportError:  # nothing compiled it
+    _message = None  # type: ignore[assignment]
+
+__all__ = [
+    "BulkQueue",
+    "content_bytes",
+    "python_content_bytes",
+    "python_stand_at",
+    "stand_at",
+    "take_first",
+]
+
+_CONTENT: Final = Message._fields.index("content")
+_content_of: Final = itemgetter(_CONTENT)
+
+
+def python_content_bytes(messages: list[Message]) -> int:
+    """Return how many bytes the contents have together."""
+    return sum(map(len, map(_content_of, messages)))
+
+
+def python_stand_at(messages: list[Message], others: list[Message], start: int) -> bool:
+    """Whether ``others`` has the same objects from ``start`` on."""
+    here = others[start : start + len(messages)]
+    return len(here) == len(messages) and all(map(is_, messages, here))
+
+
+def _compiled_content_bytes(messages: list[Message]) -> int:
+    return _message.content_bytes(messages, _CONTENT)  # type: ignore[arg-type]
+
+
+content_bytes = python_content_bytes if _message is None else _compiled_content_bytes
+stand_at: Any = python_stand_at if _message is None else _message.stand_at
+
+
+class BulkQueue:
+    """A queue of messages. Taking them costs a slice of a list, and a look at none of them.
+
+    It keeps none that was taken. The places of these are empty until they are more than those that
+    follow; then the list is cut, so that a message moves twice in the mean at most.
+    """
+
+    __slots__ = ("_at", "_messages")
+
+    def __init__(self) -> None:
+        self._messages: list[Any] = []
+        self._at = 0  # of the first one
+
+    def __len__(self) -> int:
+        return len(self._messages) - self._at
+
+    def __iter__(self) -> Iterator[Message]:
+        found: Any = iter(self._messages)
+        found.__setstate__(self._at)  # no step for each empty place
+        return found  # type: ignore[no-any-return]
+
+    def __getitem__(self, index: int) -> Message:
+        """Return one of the messages; ``index`` is not negative."""
+        message: Message = self._messages[self._at + index]
+        return message
+
+    def append(self, message: Message) -> None:
+        """Put a message behind the others."""
+        self._messages.append(message)
+
+    def extend(self, messages: Iterable[Message]) -> None:
+        """Put messages behind the others."""
+        self._messages.extend(messages)
+
+    def extendleft(self, messages: Iterable[Message]) -> None:
+        """Put messages in front of the others, the last one first, as that of a deque does."""
+        self._messages[: self._at] = list(messages)[::-1]
+        self._at = 0
+
+    def popleft(self) -> Message:
+        """Take the first message; there is one."""
+        return self.take(1)[0]
+
+    def take(self, count: int) -> list[Message]:
+        """Take so many messages, or all, from the left."""
+        messages, at = self._messages, self._at
+        end = min(at + count, len(messages))
+        found = messages[at:end]
+        if 2 * end >= len(messages):
+            del messages[:end]
+            self._at = 0
+        else:
+            messages[at:end] = [None] * (end - at)
+            self._at = end
+        return found
+
+    def clear(self) -> None:
+        """Forget all messages."""
+        self._messages.clear()
+        self._at = 0
+
+    def begins_with(self, messages: list[Message]) -> bool:
+        """Whether its first messages are these very objects."""
+        begins: bool = stand_at(messages, self._messages, self._at)
+        return begins
+
+
+AnyQueue: TypeAlias = BulkQueue | deque[Message]
+
+
+def take_first(messages: AnyQueue, count: int) -> list[Message]:
+    """Take so many messages, which it has, from the left."""
+    if isinstance(messages, BulkQueue):
+        return messages.take(count)
+    return list(starmap(messages.popleft, repeat((), count)))
