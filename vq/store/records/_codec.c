@@ -17,11 +17,15 @@
 #include <string.h>
 
 #include "_records.h"
+#include "_streams.h"
 
 enum { MESSAGE_FIELDS = 12, RECORD_FIELDS = 7 };
 /* Of a batch's control record: version and size of its payload, and where its append time is. */
 enum { CONTROL_VERSION = 1, CONTROL_PAYLOAD = 68, APPEND_TIME_AT = 32 };
 enum { COMPRESSION = 0x70, COMPRESSION_SHIFT = 4 };
+/* One compressed record of so many goes to Python code, which gives the lock to a thread that waits for
+ * it: those in between take less than a millisecond. */
+enum { LOOK_AROUND = 256 };
 /* So many texts of headers, names and values, are compared with those of the message before. */
 enum { TEXTS_KEPT = 16 };
 
@@ -476,6 +480,7 @@ typedef struct {
     long long room; /* so many bytes may be decompressed still; the last content may exceed it */
     long long behind;       /* where the last message ended, */
     PyObject *behind_number; /* and as Python has it: most begin there; NULL: there was none */
+    unsigned int streams; /* that were decompressed here */
     headers_t headers;
 } reader_t;
 
@@ -589,10 +594,28 @@ static int take_properties(reader_t *reader, text_t *body, PyObject **key, PyObj
     return *headers ? 1 : -1;
 }
 
+/* Return the content of a small compressed record (a new reference), or NULL: with an exception, or
+ * without one when another one has to look at it. */
+static PyObject *small_content_of(reader_t *reader, const text_t *body, uint32_t kind)
+{
+    if (!(++reader->streams % LOOK_AROUND))
+        return NULL;
+    int64_t size = decompress_small(kind, body->data, body->size);
+    if (size < 0)
+        return NULL;
+    reader->room -= (long long)size;
+    return PyBytes_FromStringAndSize((const char *)streams.content, (Py_ssize_t)size);
+}
+
 /* Return the content of a message (a new reference), or NULL: with an exception, or without one when
  * it cannot be had here. */
 static PyObject *content_of(reader_t *reader, const text_t *body, uint32_t kind)
 {
+    if (kind) {
+        PyObject *content = small_content_of(reader, body, kind);
+        if (content || PyErr_Occurred())
+            return content;
+    }
     PyObject *payload = PyBytes_FromStringAndSize((const char *)body->data, (Py_ssize_t)body->size);
     if (!kind || !payload)
         return payload;
@@ -912,6 +935,26 @@ static PyObject *decode_common(PyObject *module, PyObject *args)
     return PyLong_FromSsize_t(end - reader.data);
 }
 
+PyDoc_STRVAR(decompress_doc, "decompress(payload, kind, /)\n--\n\nSee vq.store.records.compression.");
+
+static PyObject *decompress(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 2 || !PyBytes_CheckExact(args[0]) || !PyLong_CheckExact(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "decompress takes bytes and a kind");
+        return NULL;
+    }
+    int overflows;
+    long kind = PyLong_AsLongAndOverflow(args[1], &overflows);
+    int64_t size = -1;
+    if (kind > 0 && kind <= COMPRESSION >> COMPRESSION_SHIFT)
+        size = decompress_small((uint32_t)kind, (const uint8_t *)PyBytes_AS_STRING(args[0]),
+                                (size_t)PyBytes_GET_SIZE(args[0]));
+    if (size < 0)
+        Py_RETURN_NONE;
+    return PyBytes_FromStringAndSize((const char *)streams.content, (Py_ssize_t)size);
+}
+
 PyDoc_STRVAR(decode_records_doc,
              "decode_records(data, base, record, out, control_flag, control_size, /)\n--\n\n"
              "See vq.store.records.record.");
@@ -1022,6 +1065,7 @@ static PyMethodDef methods[] = {
     {"places", places, METH_VARARGS, places_doc},
     {"decode_common", decode_common, METH_VARARGS, decode_common_doc},
     {"decode_records", decode_records, METH_VARARGS, decode_records_doc},
+    {"decompress", (PyCFunction)(void (*)(void))decompress, METH_FASTCALL, decompress_doc},
     {"intact", intact, METH_VARARGS, intact_doc},
     {"well_formed", well_formed, METH_VARARGS, well_formed_doc},
     {NULL, NULL, 0, NULL},
