@@ -91,20 +91,30 @@ class BulkQueue:
 
     def popleft(self) -> Message:
         """Take the first message; there is one."""
-        return self.take(1)[0]
+        message = self[0]
+        self.drop(1)
+        return message
 
     def take(self, count: int) -> list[Message]:
         """Take so many messages, or all, from the left."""
         messages, at = self._messages, self._at
-        end = min(at + count, len(messages))
-        found = messages[at:end]
+        if not at and count >= len(messages):
+            self._messages = []
+            return messages
+        found: list[Message] = messages[at : at + count]
+        self.drop(len(found))
+        return found
+
+    def drop(self, count: int) -> None:
+        """Take so many messages, which it has, from the left."""
+        messages, at = self._messages, self._at
+        end = at + count
         if 2 * end >= len(messages):
             del messages[:end]
             self._at = 0
         else:
-            messages[at:end] = [None] * (end - at)
+            messages[at:end] = [None] * count
             self._at = end
-        return found
 
     def clear(self) -> None:
         """Forget all messages."""

@@ -94,17 +94,18 @@ class Sliding(Delivery):
             position, config.window_messages, config.window_bytes, owed
         )
         self.takes_lists: Final = config.batch_size > 1
-        self.ready: Final[AnyQueue] = BulkQueue() if self.takes_lists else deque()
         self.done: Final[list[Message]] = []
         self.waiting: Final[dict[Hashable, AnyQueue]] = {}
         self._batch_size = config.batch_size
         self._batch_wait_s = config.batch_wait_ms / 1000
         self._short_since: float | None = None  # there are fewer messages than a list has
         self._lane_of = _LANES[WorkingMode(config.mode)]
+        are_many = self.takes_lists and self._lane_of is not _one_lane
+        self.ready: Final[AnyQueue] = BulkQueue() if are_many else deque()
         self._lanes: Final[set[Hashable]] = set()  # those with a message that is ready or in hand
         self._handled: Final = dict(ahead)  # ids by offsets: before, and not to be delivered again
         self._bad: Final = sorted(each for each in self._handled if self.has_passed(each))
-        self._decoded: Sequence[Message] = ()  # the last step,
+        self._decoded: list[Message] = []  # the last step,
         self._admitted = 0  # and how many of them are in the window
         self._is_decoding = False
         self._failing: Final = FailingMessages()
@@ -240,8 +241,11 @@ class Sliding(Delivery):
             if pause_s:
                 return found, pause_s
             ready, is_failing = self.ready, len(self._failing) > 0
-            if not waiting and not is_failing:
-                return take_first(ready, min(most, len(ready))), 0.0
+            if not is_failing and (not waiting or self._lane_of is _one_lane):
+                found = take_first(ready, min(most, len(ready)))
+                if waiting:
+                    self._take_lane(_ONE, found)
+                return found, 0.0
             while ready and len(found) < most:
                 if found and is_failing and ready[0].attempts > 1:
                     break
@@ -375,7 +379,7 @@ class Sliding(Delivery):
         self.ready.clear()
         self.waiting.clear()
         self._lanes.clear()
-        self._decoded, self._admitted = (), 0
+        self._decoded, self._admitted = [], 0
 
     def _passed_over(self, bad: int, following: int) -> None:
         self.window.pass_over(bad, following)
@@ -383,7 +387,7 @@ class Sliding(Delivery):
         self._is_damaged = False
 
     def _forget_fetched(self) -> int:
-        self._decoded, self._admitted = (), 0
+        self._decoded, self._admitted = [], 0
         return self.window.end
 
     def _needs_help(self, least: int) -> bool:
@@ -419,9 +423,13 @@ class Sliding(Delivery):
         # A list may have had several messages of a lane.
         for lane in dict.fromkeys([each for each in lanes if each in waiting]):
             self._lanes.add(lane)
-            self.ready.append(waiting[lane].popleft())
-            if not waiting[lane]:
-                del waiting[lane]
+            self._first_ready(lane, waiting[lane])
+
+    def _first_ready(self, lane: Hashable, waiting: AnyQueue) -> None:
+        """Have the first of those ready that wait in a lane."""
+        self.ready.append(waiting.popleft())
+        if not waiting:
+            del self.waiting[lane]
 
     def _wait_first(self, lane: Hashable, messages: Sequence[Message]) -> None:
         """Have messages wait in front of the others of their lane."""
@@ -436,7 +444,7 @@ class Sliding(Delivery):
         end = self._admitted = self.window.admit(decoded, start)
         messages = decoded[start:end] if end - start < len(decoded) else decoded
         if end == len(decoded):
-            self._decoded, self._admitted = (), 0
+            self._decoded, self._admitted = [], 0
         if self._handled:
             messages = self._pass_handled(messages)
         if self._lane_of is _no_lane:
@@ -458,14 +466,15 @@ class Sliding(Delivery):
                 self.waiting[lane] = deque((message,))
         self.ready.extend(free)
 
-    def _admit_in_turn(self, messages: Sequence[Message]) -> None:
+    def _admit_in_turn(self, messages: list[Message]) -> None:
         """Have the first one ready if none is, and the others wait behind it."""
-        if _ONE not in self._lanes and messages:
+        if not messages:
+            return
+        waiting = self._queue_of(_ONE)
+        waiting.extend(messages)
+        if _ONE not in self._lanes:
             self._lanes.add(_ONE)
-            self.ready.append(messages[0])
-            messages = messages[1:]
-        if messages:
-            self._queue_of(_ONE).extend(messages)
+            self._first_ready(_ONE, waiting)
 
     def _queue_of(self, lane: Hashable) -> AnyQueue:
         """Return what waits in a lane, or an empty queue; the only lane has one for many."""
@@ -474,7 +483,7 @@ class Sliding(Delivery):
             waiting = self.waiting[lane] = BulkQueue() if lane is _ONE else deque()
         return waiting
 
-    def _pass_handled(self, messages: Sequence[Message]) -> Sequence[Message]:
+    def _pass_handled(self, messages: list[Message]) -> list[Message]:
         """Finish those of the admitted messages that were handled before; return the others.
 
         The id is compared, too: a log that lost its end may have another message at an offset.

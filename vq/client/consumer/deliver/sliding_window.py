@@ -123,12 +123,13 @@ class SlidingWindow:
         ahead = (_offset_and_id(each) for each in rest if each.offset in finished)
         return place, (*bad, *ahead)
 
-    def admit(self, messages: Sequence[Message], start: int = 0) -> int:
+    def admit(self, messages: list[Message], start: int = 0) -> int:
         """Take messages from ``start`` on that follow its end; return behind the last one taken."""
         room = self._room()
         if room <= 0 or self._bytes >= self._most_bytes:
             return start
-        taken = list(messages[start : start + room])
+        end = min(start + room, len(messages))
+        taken = messages if not start and end == len(messages) else messages[start:end]
         if not taken:
             return start
         size = self._bytes + content_bytes(taken)
@@ -161,7 +162,7 @@ class SlidingWindow:
         """Note that these messages are finished, or others of the same offsets."""
         window, finished = self._messages, self._finished
         if not finished and window.begins_with(messages):
-            self._advance(len(messages))  # nearly always: in the order of the partition
+            self._advance(messages)  # nearly always: in the order of the partition
             return
         if not messages:
             return
@@ -170,18 +171,18 @@ class SlidingWindow:
         if min(offsets) < lowest or max(offsets) >= end:  # it does not have all of them
             offsets = [each for each in offsets if lowest <= each < end]
         finished.update(offsets)
-        passed = list(takewhile(finished.__contains__, map(_offset_of, window)))
-        finished.difference_update(passed)
-        self._advance(len(passed))
+        passed = list(takewhile(lambda each: each.offset in finished, window))
+        finished.difference_update(map(_offset_of, passed))
+        self._advance(passed)
 
-    def _advance(self, count: int) -> None:
-        """The first ``count`` messages are finished."""
-        if not count:
+    def _advance(self, passed: list[Message]) -> None:
+        """These messages, which are the first ones, are finished."""
+        if not passed:
             return
         messages = self._messages
-        passed = messages.take(count)
+        messages.drop(len(passed))
         self._bytes -= content_bytes(passed)
-        self.finished_ever += count
+        self.finished_ever += len(passed)
         last = passed[-1]
         if messages:
             self._begin = Progress(last.next_offset, last.id)
