@@ -10,6 +10,9 @@
  * one counts for the collector, which looks through all lists of messages after 700 of them. */
 enum { FIELDS_MAX = 16, SPARE_MAX = 8192 };
 
+/* What the compiled loops of records find a function of this module by. */
+#define TAKE_UNTRACKED "vq._message.take_untracked"
+
 /* The type, its names and its defaults; one type in a process, held for ever. */
 static struct {
     PyTypeObject *type; /* NULL: none yet */
@@ -124,6 +127,13 @@ static PyObject *allocate(PyTypeObject *type, Py_ssize_t count)
         PyTuple_SET_ITEM(made, i, NULL);
     PyObject_GC_Track(made);
     return made;
+}
+
+/* For the loop that decodes messages: return one without fields that the collector does not look at; NULL
+ * with an exception, or without one for another type. */
+static PyObject *take_untracked(PyTypeObject *type, Py_ssize_t count)
+{
+    return type == message.type && count == message.fields ? take_memory() : NULL;
 }
 
 static PyObject *make_message(PyObject *type, PyObject *const *args, size_t flags, PyObject *names)
@@ -251,7 +261,15 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot module_slots[] = {{0, NULL}};
+static int add_take(PyObject *module)
+{
+    PyObject *take = PyCapsule_New((void *)take_untracked, TAKE_UNTRACKED, NULL);
+    int added = PyModule_AddObjectRef(module, "take_untracked", take);
+    Py_XDECREF(take);
+    return added;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, (void *)add_take}, {0, NULL}};
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,

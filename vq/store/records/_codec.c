@@ -378,6 +378,21 @@ done:
 
 enum { PLACE_FIELDS = 3 };
 
+/* Gives memory for a message without a detour by the collector, from vq/_message.c; NULL: nobody does. */
+static PyObject *(*take_untracked)(PyTypeObject *, Py_ssize_t);
+
+/* Return a new instance of a named tuple without fields; NULL with an exception. */
+static PyObject *new_tuple(PyTypeObject *type, int count)
+{
+    PyObject *made = take_untracked ? take_untracked(type, count) : NULL;
+    if (made || PyErr_Occurred())
+        return made;
+    made = type->tp_alloc(type, count);
+    if (made)
+        PyObject_GC_UnTrack(made);
+    return made;
+}
+
 /* Return a new instance of a named tuple. Takes over the fields, which may be NULL; they must be such
  * that nothing in them can refer back to it: the collector need not look at it then. */
 static PyObject *named_tuple(PyTypeObject *type, PyObject **fields, int count)
@@ -387,19 +402,17 @@ static PyObject *named_tuple(PyTypeObject *type, PyObject **fields, int count)
     for (int i = 0; i < count; i++)
         whole = whole && fields[i];
     if (whole)
-        made = type->tp_alloc(type, count);
+        made = new_tuple(type, count);
     for (int i = 0; i < count; i++) {
         if (made)
             PyTuple_SET_ITEM(made, i, fields[i]);
         else
             Py_XDECREF(fields[i]);
     }
-    if (made) {
 #if PY_VERSION_HEX >= 0x030E0000
+    if (made)
         ((PyTupleObject *)made)->ob_hash = -1; /* not computed yet */
 #endif
-        PyObject_GC_UnTrack(made);
-    }
     return made;
 }
 
@@ -1071,8 +1084,21 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static int find_take(PyObject *module)
+{
+    (void)module;
+    take_untracked = (PyObject * (*)(PyTypeObject *, Py_ssize_t))
+        PyCapsule_Import("vq._message.take_untracked", 0);
+    if (!take_untracked) /* it was not compiled */
+        PyErr_Clear();
+    return 0;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, (void *)find_take}, {0, NULL}};
+
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
+    .m_slots = module_slots,
     .m_name = "vq.store.records._codec",
     .m_doc = "The record codec's loops, compiled; see vq.store.records.codec.",
     .m_size = 0,

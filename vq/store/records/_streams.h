@@ -19,7 +19,10 @@
 
 #if defined(__linux__)
 #include <dlfcn.h>
-#define HAS_LIBRARIES 1
+/* A library of its own before glibc 2.34, which Python has loaded. */
+#pragma weak dlopen
+#pragma weak dlsym
+#define HAS_LIBRARIES (dlopen && dlsym)
 #else
 #define HAS_LIBRARIES 0
 #define RTLD_NOW 0
