@@ -248,3 +248,54 @@ def test_the_architecture_shows_every_layer_and_every_folder() -> None:
     layers = set(re.findall(r"\w+", " ".join(rows))) - {"__main__", "properties_pb2"}
     assert len(layers) > 40
     assert sorted(each for each in layers if not re.search(rf"\b{each}\b", shown)) == []
+
+
+def pages() -> list[Path]:
+    """Every page of the project, at its top and below docs and examples."""
+    folders = (ROOT / "docs", ROOT / "examples")
+    return [*ROOT.glob("*.md"), *(page for folder in folders for page in folder.rglob("*.md"))]
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page, as GitHub writes them into addresses."""
+    found = set[str]()
+    for heading in re.findall(r"^#{1,6} (.*)$", without_blocks(page), re.MULTILINE):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        anchor = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+        while anchor in found:  # a second heading of that name
+            name, _, number = anchor.rpartition("~")
+            anchor = f"{name or anchor}~{int(number) + 1 if name else 1}"
+        found.add(anchor)
+    return {anchor.replace("~", "-") for anchor in found}
+
+
+def without_blocks(page: Path) -> str:
+    """A page without what stands in its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def test_every_link_leads_to_a_page_and_a_heading() -> None:
+    broken, known = list[str](), dict[Path, set[str]]()
+    for page in pages():
+        for link in re.findall(r"\]\((?![a-z]+:)([^)\s]+)\)", without_blocks(page)):
+            name, _, anchor = link.partition("#")
+            target = (page.parent / name).resolve() if name else page
+            if target.suffix == ".md" and target.exists() and target not in known:
+                known[target] = anchors(target)
+            if not target.exists() or (anchor and anchor not in known.get(target, {anchor})):
+                broken.append(f"{page.relative_to(ROOT)}: {link}")
+    assert not broken
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    """A reader who follows links from README.md finds each page below docs."""
+    seen = {ROOT / "README.md"}
+    waiting = list(seen)
+    while waiting:
+        page = waiting.pop()
+        for name in re.findall(r"\]\((?![a-z]+:)([^)\s#]+\.md)", page.read_text()):
+            target = (page.parent / name).resolve()
+            if target.exists() and target not in seen:
+                seen.add(target)
+                waiting.append(target)
+    assert not set((ROOT / "docs").rglob("*.md")) - seen
