@@ -303,7 +303,8 @@ def api() -> str:
     """Return docs/reference/api.md."""
     parts = [API_PREFACE]
     for title, module in PUBLIC:
-        parts.append(f"## {title}\n")
+        about = text_of(module).partition("\n\nIn here:")[0]  # behind it, for the project itself
+        parts.append(f"## {title}\n\n{about}\n")
         parts += [section_of(title, name, getattr(module, name)) for name in names_of(module)]
     return "\n".join(parts)
 
