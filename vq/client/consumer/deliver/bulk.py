@@ -1,7 +1,7 @@
 """Messages that are put in and taken many at a time, without a step of Python for each.
 
 ``content_bytes`` and ``stand_at`` exist twice: here in Python, the reference, and in
-``vq/_message.c``, which replaces them where a C compiler was found at installation. A test compares
+``_bulk.c``, which replaces them where a C compiler was found at installation. A test compares
 them.
 """
 
@@ -14,11 +14,12 @@ from typing import Any, Final, TypeAlias
 from vq.model import Message
 
 try:
-    from vq import _message
+    from vq.client.consumer.deliver import _bulk
 except ImportError:  # nothing compiled it
-    _message = None  # type: ignore[assignment]
+    _bulk = None  # type: ignore[assignment]
 
 __all__ = [
+    "COMPILED",
     "BulkQueue",
     "content_bytes",
     "python_content_bytes",
@@ -27,6 +28,8 @@ __all__ = [
     "take_first",
 ]
 
+#: Whether the compiled functions are in use.
+COMPILED: Final = _bulk is not None
 _CONTENT: Final = Message._fields.index("content")
 _content_of: Final = itemgetter(_CONTENT)
 
@@ -43,11 +46,11 @@ def python_stand_at(messages: list[Message], others: list[Message], start: int) 
 
 
 def _compiled_content_bytes(messages: list[Message]) -> int:
-    return _message.content_bytes(messages, _CONTENT)  # type: ignore[arg-type]
+    return _bulk.content_bytes(messages, _CONTENT)
 
 
-content_bytes = python_content_bytes if _message is None else _compiled_content_bytes
-stand_at: Any = python_stand_at if _message is None else _message.stand_at
+content_bytes = _compiled_content_bytes if COMPILED else python_content_bytes
+stand_at = _bulk.stand_at if COMPILED else python_stand_at
 
 
 class BulkQueue:

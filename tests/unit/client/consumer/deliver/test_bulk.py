@@ -45,23 +45,27 @@ def test_messages_stand_where_the_same_objects_are(way: Way) -> None:
     assert not stand_at([messages[0]._replace()], messages, 0), "it is an equal one"
 
 
-@pytest.mark.skipif(bulk._message is None, reason="it was not compiled here")
+@pytest.mark.skipif(not bulk.COMPILED, reason="it was not compiled here")
 @pytest.mark.parametrize(
     "arguments",
     [((), 0), ([1], 0), ([()], 0), ([("t",)], 0), ([], -1), ([], "x"), ([],), ([], 1 << 70)],
 )
 def test_the_compiled_count_refuses_what_is_no_list_of_messages(arguments: Any) -> None:
+    from vq.client.consumer.deliver import _bulk
+
     with pytest.raises((TypeError, OverflowError)):
-        bulk._message.content_bytes(*arguments)
+        _bulk.content_bytes(*arguments)
 
 
-@pytest.mark.skipif(bulk._message is None, reason="it was not compiled here")
+@pytest.mark.skipif(not bulk.COMPILED, reason="it was not compiled here")
 @pytest.mark.parametrize(
     "arguments", [((), [], 0), ([], (), 0), ([], [], -1), ([], []), ([], [], "x")]
 )
 def test_the_compiled_comparison_refuses_what_are_no_lists(arguments: Any) -> None:
+    from vq.client.consumer.deliver import _bulk
+
     with pytest.raises(TypeError):
-        bulk._message.stand_at(*arguments)
+        _bulk.stand_at(*arguments)
 
 
 def test_what_was_taken_is_not_kept() -> None:
