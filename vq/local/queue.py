@@ -369,7 +369,7 @@ class LocalQueue:
 
     def take_many(self, count: int, timeout: float | None = None) -> "Sequence[LocalItem]":
         """Return up to ``count`` messages: what is there once the first one is; [] in vain."""
-        return taken(self.take, count, timeout)
+        return taken(self.take, self._takes.give_back, count, timeout)
 
     def complete(self, item: LocalItem, *, wait: bool = False) -> None:
         """Note that a message is done: nobody gets it again.
