@@ -18,7 +18,7 @@ from vq.aio.local import LocalQueue
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.client.consumer.deliver.listening import check_listener
 from vq.client.future import SendCallback, check_callback, report
-from vq.client.kinds import check_between
+from vq.client.kinds import check_between, topic_named
 from vq.client.loop_calls import call_soon
 from vq.errors import InvalidState, TimedOut, VqError
 from vq.local.factory.consumer import LOOK_S, LocalMessageConsumer
@@ -85,9 +85,8 @@ class AsyncLocalProducer:
         Errors as of ``vq.MessageProducer.send_async`` of a local factory.
         """
         check_callback(callback)
-        topic = message.topic if isinstance(message, Message) else ""
         sending: concurrent.futures.Future[SendResult]
-        if self._queues.may_wait(topic):
+        if self._queues.may_wait(topic_named(message)):
             sending = await asyncio.to_thread(self._inner.send_async, message, None, timeout)
         else:
             sending = self._inner.send_async(message, None, timeout)
