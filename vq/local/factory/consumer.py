@@ -255,7 +255,8 @@ class LocalMessageConsumer:
             LeaseLost, StorageFailed: As ``LocalQueue.complete``; the others are completed.
         """
         in_hand, self._in_hand = self._in_hand, []
-        done, error = 0, None
+        done = 0
+        error: VqError | None = None
         try:
             for queue, item in in_hand:
                 is_again, self._completing = self._completing is item, item

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import threading
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final, NoReturn, Self
@@ -121,6 +122,8 @@ class LocalMessageProducer:
     ) -> "concurrent.futures.Future[SendResult]":
         """Accept a message and return at once; ``callback`` runs on the thread that commits.
 
+        It may call ``send_async``, but nothing that waits.
+
         Raises:
             InvalidArgument: There is a time-out: nothing takes back a message on its way.
             BufferFull: Too many are on their way, and ``when_full`` is ``raise``.
@@ -146,7 +149,8 @@ class LocalMessageProducer:
     def _wait_for_space(self, queue: LocalQueue) -> None:
         if not queue._core.commits.intake_full:
             return
-        if self.config.when_full is WhenFull.RAISE:
+        is_inside = threading.get_ident() == queue._base.thread  # a callback, which must not wait
+        if is_inside or self.config.when_full is WhenFull.RAISE:
             raise BufferFull(f"too many messages wait for the disk of queue {queue.name!r}")
         queue._commit_with(())
 

@@ -15,7 +15,8 @@ from support.interrupts import Interrupted, Interrupter
 from support.raising_logs import raising_logs
 
 import vq
-from vq.errors import FilterFailed, InvalidArgument, InvalidState
+from vq.errors import BufferFull, FilterFailed, InvalidArgument, InvalidState
+from vq.local.core import commits
 from vq.local.factory import consumer as module
 from vq.model import Message
 from vq.testing.waiting import WAIT_S, block_until
@@ -218,6 +219,45 @@ def test_callbacks_that_exit_harm_no_other_message(config: vq.MessageFactoryConf
             assert len({each.result(WAIT_S).id for each in (exiting, *futures)}) == 4
             producer.flush(WAIT_S)
         assert told == [(each.result(), None) for each in futures]
+
+
+def test_a_callback_may_send_again_but_not_wait(
+    config: vq.MessageFactoryConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a cluster. It runs on the thread that commits, which no call must wait for there."""
+    told: list[vq.SendResult | None] = []
+    refused: list[type] = []
+
+    def again(result: vq.SendResult | None, _: object) -> None:
+        told.append(result)
+        if len(told) < 3:
+            producer.send_async(Message("t", b"again"), again)
+            return
+        queue = factory._local.queues.queue("t")
+        monkeypatch.setattr(commits, "_INTAKE_ITEMS", 0)
+        for call in (
+            lambda: producer.send_sync(Message("t", b"x")),
+            producer.flush,
+            lambda: consumer.get_many(1),
+            queue.drain,
+            queue.close,
+            lambda: producer.send_async(Message("t", b"x")),
+        ):
+            try:
+                call()
+            except (InvalidState, BufferFull) as error:
+                refused.append(type(error))
+        monkeypatch.undo()
+
+    with vq.MessageFactory(config) as factory, factory.create_producer() as producer:
+        consumer = factory.create_consumer(vq.ConsumerConfig(group="g")).subscribe("t")
+        producer.send_sync(Message("t", b"0"))
+        assert len(consumer.get_many(9, 1)) == 1
+        producer.send_async(Message("t", b"1"), again)
+        block_until(lambda: len(refused) == 6)
+        assert refused == [InvalidState] * 5 + [BufferFull]
+        assert len({each.id for each in told if each}) == 3
+        producer.send_sync(Message("t", b"on"))
 
 
 def test_an_interrupt_of_a_pull_neither_loses_nor_repeats_a_message(
