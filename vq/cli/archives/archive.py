@@ -7,18 +7,7 @@ import click
 from vq.cli.archives.archive_blocks import export, list_, restore, verify
 from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import (
-    NUMBER,
-    TEXT,
-    TRUTH,
-    WHOLE,
-    having,
-    mapping,
-    maybe,
-    record,
-    shows,
-    some,
-)
+from vq.cli.base.json_schema import having, mapping, maybe, record, shows, some
 from vq.cli.base.moments import Moment
 from vq.cli.base.options import (
     Commands,
@@ -34,17 +23,17 @@ from vq.operations.archives import archive_runs
 from vq.operations.archives.archive_runs import ArchiveNodeRun, ArchiveRun, ArchiveTopicRun
 from vq.operations.base.sizes import bytes_text
 
-_ARCHIVED: Final = record(blocks=WHOLE, bytes=WHOLE, zip_bytes=WHOLE, failed=WHOLE, later=WHOLE)
+_ARCHIVED: Final = record(blocks=int, bytes=int, zip_bytes=int, failed=int, later=int)
 _NODE_RUN: Final = having(
     _ARCHIVED,
-    group=TEXT,
-    node=TEXT,
-    state=maybe(TEXT),
-    begun_s=maybe(NUMBER),
-    ended_s=maybe(NUMBER),
-    topics=mapping(having(_ARCHIVED, error=maybe(TEXT))),
-    omitted_topics=WHOLE,
-    unreadable=maybe(TEXT),
+    group=str,
+    node=str,
+    state=maybe(str),
+    begun_s=maybe(float),
+    ended_s=maybe(float),
+    topics=mapping(having(_ARCHIVED, error=maybe(str))),
+    omitted_topics=int,
+    unreadable=maybe(str),
 )
 
 
@@ -76,7 +65,7 @@ def archive() -> None:
     metavar="SECONDS",
     help="Wait no longer.  [no bound]",
 )
-@shows(record(number=WHOLE, state=maybe(TEXT), nodes=some(_NODE_RUN)))
+@shows(record(number=int, state=maybe(str), nodes=some(_NODE_RUN)))
 @command_options
 def run(
     invocation: Invocation,
@@ -187,15 +176,15 @@ def _show_nodes(invocation: Invocation, found: ArchiveRun) -> None:
     some(
         having(
             _ARCHIVED,
-            number=WHOLE,
-            state=TEXT,
-            as_of_s=NUMBER,
-            started_s=NUMBER,
-            due_s=maybe(NUMBER),
-            by=TEXT,
-            topic=maybe(TEXT),
-            dry_run=TRUTH,
-            error=maybe(TEXT),
+            number=int,
+            state=str,
+            as_of_s=float,
+            started_s=float,
+            due_s=maybe(float),
+            by=str,
+            topic=maybe(str),
+            dry_run=bool,
+            error=maybe(str),
             nodes=some(_NODE_RUN),
         )
     )

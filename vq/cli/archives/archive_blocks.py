@@ -9,7 +9,7 @@ import click
 from vq.cli.archives.export_files import FORMATS, ExportFile, check_place, format_of
 from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, having, maybe, record, shows, some
+from vq.cli.base.json_schema import having, maybe, record, shows, some
 from vq.cli.base.moments import Moment, check_span
 from vq.cli.base.options import Invocation, WholeNumber, command_options, yes_option
 from vq.cli.base.text import in_seconds, utc
@@ -22,18 +22,18 @@ from vq.operations.messages import streams
 from vq.operations.messages.streams import Begin, End
 
 _ARCHIVED_BLOCK: Final = record(
-    topic=TEXT,
-    partition=WHOLE,
-    start=WHOLE,
-    end=WHOLE,
-    first_s=NUMBER,
-    last_s=NUMBER,
-    messages=WHOLE,
-    bytes=WHOLE,
-    zip_bytes=WHOLE,
-    group=TEXT,
-    node=TEXT,
-    url=maybe(TEXT),
+    topic=str,
+    partition=int,
+    start=int,
+    end=int,
+    first_s=float,
+    last_s=float,
+    messages=int,
+    bytes=int,
+    zip_bytes=int,
+    group=str,
+    node=str,
+    url=maybe(str),
 )
 
 _topic_option = click.option(
@@ -161,10 +161,10 @@ def _fail_if_silent(silent: Sequence[str]) -> None:
     some(
         having(
             _ARCHIVED_BLOCK,
-            state=TEXT,
-            batches=maybe(WHOLE),
-            problem=maybe(TEXT),
-            error=maybe(TEXT),
+            state=str,
+            batches=maybe(int),
+            problem=maybe(str),
+            error=maybe(str),
         )
     )
 )
@@ -244,7 +244,7 @@ def _verified_json(found: VerifiedArchive) -> dict[str, Any]:
 @_since_option
 @_until_option
 @yes_option
-@shows(record(done=TRUTH, blocks=some(having(_ARCHIVED_BLOCK, error=maybe(TEXT)))))
+@shows(record(done=bool, blocks=some(having(_ARCHIVED_BLOCK, error=maybe(str)))))
 @command_options
 def restore(
     invocation: Invocation,
@@ -319,7 +319,7 @@ def restore(
     "--to-offset", type=WholeNumber(min=0), metavar="N", help="End before that; of one partition."
 )
 @click.option("--force", is_flag=True, help="Replace a file of this name.")
-@shows(record(topic=TEXT, file=TEXT, format=TEXT, messages=WHOLE, bytes=WHOLE))
+@shows(record(topic=str, file=str, format=str, messages=int, bytes=int))
 @command_options
 def export(
     invocation: Invocation,

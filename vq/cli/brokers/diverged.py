@@ -7,7 +7,7 @@ import click
 
 from vq.cli.base import text
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, having, record, shows, some
+from vq.cli.base.json_schema import having, record, shows, some
 from vq.cli.base.options import Invocation, command_options, yes_option
 from vq.client.cluster import ClusterClient
 from vq.operations.base.sizes import bytes_text
@@ -15,20 +15,20 @@ from vq.operations.brokers import diverged as admin
 from vq.operations.brokers.diverged import CutFile
 
 _CUT_FILE: Final = record(
-    file=TEXT,
-    group=TEXT,
-    node=TEXT,
-    topic=TEXT,
-    partition=WHOLE,
-    at_start=TRUTH,
-    start_offset=WHOLE,
-    end_offset=WHOLE,
-    bytes=WHOLE,
-    messages=WHOLE,
-    first_epoch=WHOLE,
-    last_epoch=WHOLE,
-    first_written_s=NUMBER,
-    last_written_s=NUMBER,
+    file=str,
+    group=str,
+    node=str,
+    topic=str,
+    partition=int,
+    at_start=bool,
+    start_offset=int,
+    end_offset=int,
+    bytes=int,
+    messages=int,
+    first_epoch=int,
+    last_epoch=int,
+    first_written_s=float,
+    last_written_s=float,
 )
 
 
@@ -36,7 +36,7 @@ _CUT_FILE: Final = record(
 @click.argument("file", required=False)
 @click.option("--delete", is_flag=True, help="Delete FILE: its messages are gone for good.")
 @yes_option
-@shows(some(_CUT_FILE), delete=having(_CUT_FILE, done=TRUTH))
+@shows(some(_CUT_FILE), delete=having(_CUT_FILE, done=bool))
 @command_options
 def diverged(invocation: Invocation, file: str | None, *, delete: bool, yes: bool) -> None:
     """List, print or delete messages that nodes had to cut from their logs.

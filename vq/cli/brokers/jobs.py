@@ -7,7 +7,7 @@ import click
 
 from vq.cli.base.completion import broker_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import maybe, record, shows, some
 from vq.cli.base.options import Invocation, command_options
 from vq.cli.base.text import in_seconds, utc
 from vq.operations.brokers.jobs import BrokerJob, NodeJobs, broker_jobs
@@ -18,22 +18,22 @@ from vq.operations.brokers.jobs import BrokerJob, NodeJobs, broker_jobs
 @shows(
     some(
         record(
-            group=TEXT,
-            node=TEXT,
-            error=maybe(TEXT),
+            group=str,
+            node=str,
+            error=maybe(str),
             jobs=some(
                 record(
-                    name=TEXT,
-                    trigger=TEXT,
-                    state=TEXT,
-                    why_off=maybe(TEXT),
-                    runs=WHOLE,
-                    failures=WHOLE,
-                    begun_s=maybe(NUMBER),
-                    ended_s=maybe(NUMBER),
-                    late_s=NUMBER,
-                    error=maybe(TEXT),
-                    next_s=maybe(NUMBER),
+                    name=str,
+                    trigger=str,
+                    state=str,
+                    why_off=maybe(str),
+                    runs=int,
+                    failures=int,
+                    begun_s=maybe(float),
+                    ended_s=maybe(float),
+                    late_s=float,
+                    error=maybe(str),
+                    next_s=maybe(float),
                 )
             ),
         )

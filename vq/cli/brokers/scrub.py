@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import maybe, record, shows, some
 from vq.cli.base.options import Invocation, command_options
 from vq.cli.base.text import in_seconds, utc
 from vq.operations.base.sizes import bytes_text
@@ -17,18 +17,18 @@ from vq.operations.brokers.scrubs import Scrub, scrubs
 @shows(
     some(
         record(
-            group=TEXT,
-            node=TEXT,
-            read_bytes=maybe(WHOLE),
-            stored_bytes=maybe(WHOLE),
-            bytes_per_s=maybe(WHOLE),
-            damaged_ranges=maybe(WHOLE),
-            repairs=maybe(WHOLE),
-            error=maybe(TEXT),
-            begun_s=maybe(NUMBER),
-            ended_s=maybe(NUMBER),
-            next_s=maybe(NUMBER),
-            running=maybe(TRUTH),
+            group=str,
+            node=str,
+            read_bytes=maybe(int),
+            stored_bytes=maybe(int),
+            bytes_per_s=maybe(int),
+            damaged_ranges=maybe(int),
+            repairs=maybe(int),
+            error=maybe(str),
+            begun_s=maybe(float),
+            ended_s=maybe(float),
+            next_s=maybe(float),
+            running=maybe(bool),
         )
     )
 )

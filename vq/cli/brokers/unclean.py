@@ -6,7 +6,7 @@ from dataclasses import asdict
 import click
 
 from vq.cli.base.completion import broker_group_names
-from vq.cli.base.json_schema import TEXT, TRUTH, WHOLE, record, shows, some
+from vq.cli.base.json_schema import record, shows, some
 from vq.cli.base.options import Invocation, command_options, yes_option
 from vq.client.cluster import ClusterClient
 from vq.operations.brokers.unclean import Unclean, elect_uncleanly, plan_unclean
@@ -25,13 +25,13 @@ from vq.operations.brokers.unclean import Unclean, elect_uncleanly, plan_unclean
 @yes_option
 @shows(
     record(
-        done=TRUTH,
-        group=TEXT,
-        node=TEXT,
-        epoch=WHOLE,
-        master=TEXT,
-        insync=some(TEXT),
-        topics=some(TEXT),
+        done=bool,
+        group=str,
+        node=str,
+        epoch=int,
+        master=str,
+        insync=some(str),
+        topics=some(str),
     )
 )
 @command_options

@@ -11,18 +11,7 @@ import click
 
 from vq.cli.base.completion import broker_group_names, topic_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import (
-    NUMBER,
-    TEXT,
-    TRUTH,
-    WHOLE,
-    having,
-    mapping,
-    maybe,
-    record,
-    shows,
-    some,
-)
+from vq.cli.base.json_schema import having, mapping, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, Seconds, WholeNumber, command_options
 from vq.cli.cluster.balance_runs import (
     PLAN_FILE,
@@ -45,95 +34,95 @@ from vq.operations.allocation.plans import AllocationPlan
 from vq.operations.base.sizes import bytes_text
 
 _GROUP: Final = record(
-    group=TEXT,
-    pool=TEXT,
-    labels=mapping(TEXT),
-    racks=some(TEXT),
-    alive=TRUTH,
-    draining=TRUTH,
-    nodes=WHOLE,
-    partitions=maybe(WHOLE),
-    bytes_per_s=maybe(NUMBER),
-    messages_per_s=maybe(NUMBER),
-    copied_bytes_per_s=maybe(NUMBER),
-    stored_bytes=maybe(WHOLE),
-    busy=maybe(NUMBER),
-    capacity_bytes_per_s=maybe(NUMBER),
-    flush_s=maybe(NUMBER),
-    queue_depth=maybe(WHOLE),
-    disk_bytes_free=maybe(WHOLE),
-    disk_bytes_total=maybe(WHOLE),
-    disk_growth_bytes_per_hour=maybe(WHOLE),
-    disk_full_in_hours=maybe(NUMBER),
-    error=maybe(TEXT),
+    group=str,
+    pool=str,
+    labels=mapping(str),
+    racks=some(str),
+    alive=bool,
+    draining=bool,
+    nodes=int,
+    partitions=maybe(int),
+    bytes_per_s=maybe(float),
+    messages_per_s=maybe(float),
+    copied_bytes_per_s=maybe(float),
+    stored_bytes=maybe(int),
+    busy=maybe(float),
+    capacity_bytes_per_s=maybe(float),
+    flush_s=maybe(float),
+    queue_depth=maybe(int),
+    disk_bytes_free=maybe(int),
+    disk_bytes_total=maybe(int),
+    disk_growth_bytes_per_hour=maybe(int),
+    disk_full_in_hours=maybe(float),
+    error=maybe(str),
 )
 _SUMS: Final = record(
-    bytes_per_s=maybe(NUMBER),
-    messages_per_s=maybe(NUMBER),
-    stored_bytes=maybe(NUMBER),
+    bytes_per_s=maybe(float),
+    messages_per_s=maybe(float),
+    stored_bytes=maybe(float),
 )
-_TOPIC: Final = having(_SUMS, topic=TEXT, pool=TEXT, partitions=WHOLE, groups=WHOLE)
-_PARTITION: Final = having(_SUMS, topic=TEXT, partition=WHOLE, group=maybe(TEXT), error=maybe(TEXT))
+_TOPIC: Final = having(_SUMS, topic=str, pool=str, partitions=int, groups=int)
+_PARTITION: Final = having(_SUMS, topic=str, partition=int, group=maybe(str), error=maybe(str))
 
 _SCORE: Final = some(
     record(
-        goal=TEXT,
-        pool=TEXT,
-        groups=WHOLE,
-        unknown=WHOLE,
-        skew=maybe(NUMBER),
-        mean=maybe(NUMBER),
-        limit=NUMBER,
-        highest=NUMBER,
-        group=maybe(TEXT),
-        excess=NUMBER,
+        goal=str,
+        pool=str,
+        groups=int,
+        unknown=int,
+        skew=maybe(float),
+        mean=maybe(float),
+        limit=float,
+        highest=float,
+        group=maybe(str),
+        excess=float,
     )
 )
 _BROKEN: Final = some(
-    record(goal=TEXT, group=TEXT, topic=maybe(TEXT), partition=maybe(WHOLE), reason=TEXT)
+    record(goal=str, group=str, topic=maybe(str), partition=maybe(int), reason=str)
 )
 _PLAN: Final = record(
-    v=WHOLE,
-    id=TEXT,
-    cluster=TEXT,
-    source=TEXT,
-    by=TEXT,
-    made_s=NUMBER,
-    measured_s=NUMBER,
-    window_s=NUMBER,
+    v=int,
+    id=str,
+    cluster=str,
+    source=str,
+    by=str,
+    made_s=float,
+    measured_s=float,
+    window_s=float,
     goals=record(
-        soft=some(TEXT),
-        skew=NUMBER,
-        moves_max=WHOLE,
-        exclude_groups=some(TEXT),
-        exclude_topics=some(TEXT),
-        pools=mapping(TEXT),
-        labels=some(record(topic=maybe(TEXT), label=TEXT, value=TEXT)),
-        racks_min=WHOLE,
-        room_hours=NUMBER,
-        disk_used_max=NUMBER,
+        soft=some(str),
+        skew=float,
+        moves_max=int,
+        exclude_groups=some(str),
+        exclude_topics=some(str),
+        pools=mapping(str),
+        labels=some(record(topic=maybe(str), label=str, value=str)),
+        racks_min=int,
+        room_hours=float,
+        disk_used_max=float,
     ),
     moves=some(
         having(
             _SUMS,
-            **{"topic": TEXT, "partition": WHOLE, "from": TEXT, "to": TEXT},
-            start=WHOLE,
-            version=WHOLE,
-            goal=TEXT,
-            reason=TEXT,
+            **{"topic": str, "partition": int, "from": str, "to": str},
+            start=int,
+            version=int,
+            goal=str,
+            reason=str,
         )
     ),
-    topics=some(record(topic=TEXT, id=TEXT, min_insync=WHOLE, pool=TEXT, new_pool=TEXT)),
+    topics=some(record(topic=str, id=str, min_insync=int, pool=str, new_pool=str)),
     groups=some(
         record(
-            group=TEXT,
-            pool=TEXT,
-            labels=mapping(TEXT),
-            draining=TRUTH,
-            version=WHOLE,
-            counts=TRUTH,
-            before=having(_SUMS, partitions=WHOLE),
-            after=having(_SUMS, partitions=WHOLE),
+            group=str,
+            pool=str,
+            labels=mapping(str),
+            draining=bool,
+            version=int,
+            counts=bool,
+            before=having(_SUMS, partitions=int),
+            after=having(_SUMS, partitions=int),
         )
     ),
     score_before=_SCORE,
@@ -141,8 +130,8 @@ _PLAN: Final = record(
     broken_before=_BROKEN,
     broken=_BROKEN,
     refused=_BROKEN,
-    kept=some(record(group=TEXT, goal=TEXT, reason=TEXT)),
-    notes=some(TEXT),
+    kept=some(record(group=str, goal=str, reason=str)),
+    notes=some(str),
 )
 _NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import maybe, record, shows, some
 from vq.cli.base.options import Invocation, Seconds, WholeNumber, command_options
 from vq.cli.base.options import yes_option as with_yes
 from vq.cli.base.text import in_seconds, utc
@@ -24,23 +24,23 @@ from vq.operations.allocation.plan_json import plan_from_json
 from vq.operations.allocation.planning import allocation_changes
 from vq.operations.allocation.runs import AllocationRun, describe_allocation, list_allocations
 
-_CHANGES: Final = some(record(what=TEXT, name=TEXT, before=TEXT, now=TEXT))
+_CHANGES: Final = some(record(what=str, name=str, before=str, now=str))
 _RUN: Final = record(
-    plan=TEXT,
-    state=TEXT,
-    source=TEXT,
-    ordered_by=TEXT,
-    started_s=NUMBER,
-    by=TEXT,
-    updated_s=NUMBER,
-    total=WHOLE,
-    done=WHOLE,
-    moving=some(TEXT),
-    failed=some(record(topic=TEXT, partition=WHOLE, error=TEXT)),
-    cancelled_by=maybe(TEXT),
-    error=maybe(TEXT),
+    plan=str,
+    state=str,
+    source=str,
+    ordered_by=str,
+    started_s=float,
+    by=str,
+    updated_s=float,
+    total=int,
+    done=int,
+    moving=some(str),
+    failed=some(record(topic=str, partition=int, error=str)),
+    cancelled_by=maybe(str),
+    error=maybe(str),
     moves=some(
-        record(**{"topic": TEXT, "partition": WHOLE, "from": TEXT, "to": TEXT}, done=maybe(TRUTH))
+        record(**{"topic": str, "partition": int, "from": str, "to": str}, done=maybe(bool))
     ),
 )
 
@@ -78,7 +78,7 @@ def document_in(file: Path) -> Any:
     help="Wait so long after each move.  [0]",
 )
 @with_yes
-@shows(record(done=TRUTH, changes=_CHANGES, run=maybe(_RUN)))
+@shows(record(done=bool, changes=_CHANGES, run=maybe(_RUN)))
 @command_options
 def apply(invocation: Invocation, file: Path, at_a_time: int, pause_s: float, yes: bool) -> None:
     """Carry out a plan of `vq balance plan --save FILE`.

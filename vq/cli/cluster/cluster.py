@@ -9,18 +9,7 @@ import click
 from vq import limits
 from vq.cli.base.completion import broker_group_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import (
-    NUMBER,
-    TEXT,
-    TRUTH,
-    WHOLE,
-    having,
-    mapping,
-    maybe,
-    record,
-    shows,
-    some,
-)
+from vq.cli.base.json_schema import having, mapping, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options
 from vq.cli.base.output import Output
 from vq.cli.brokers.diverged import diverged
@@ -48,55 +37,55 @@ from vq.operations.cluster.cluster import BrokerReport, ClusterStatus, cluster_s
 from vq.operations.cluster.settings import change_settings, read_settings
 
 _NODE: Final = record(
-    group=TEXT,
-    node=maybe(TEXT),
-    host=maybe(TEXT),
-    pid=maybe(WHOLE),
-    address=maybe(TEXT),
-    rack=maybe(TEXT),
-    metrics_port=maybe(WHOLE),
-    role=maybe(TEXT),
-    in_sync=maybe(TRUTH),
-    lag_bytes=maybe(WHOLE),
-    lag_s=maybe(NUMBER),
-    epoch=maybe(WHOLE),
-    partitions=WHOLE,
-    connections=maybe(WHOLE),
-    messages_in=maybe(WHOLE),
-    uptime_s=maybe(WHOLE),
-    answers=TRUTH,
-    error=maybe(TEXT),
-    pool=maybe(TEXT),
-    labels=mapping(TEXT),
-    draining=TRUTH,
-    drained=maybe(TRUTH),
-    version=maybe(TEXT),
-    bytes_in=maybe(WHOLE),
-    bytes_out=maybe(WHOLE),
-    flushes=maybe(WHOLE),
-    disk_bytes_free=maybe(WHOLE),
-    disk_bytes_total=maybe(WHOLE),
+    group=str,
+    node=maybe(str),
+    host=maybe(str),
+    pid=maybe(int),
+    address=maybe(str),
+    rack=maybe(str),
+    metrics_port=maybe(int),
+    role=maybe(str),
+    in_sync=maybe(bool),
+    lag_bytes=maybe(int),
+    lag_s=maybe(float),
+    epoch=maybe(int),
+    partitions=int,
+    connections=maybe(int),
+    messages_in=maybe(int),
+    uptime_s=maybe(int),
+    answers=bool,
+    error=maybe(str),
+    pool=maybe(str),
+    labels=mapping(str),
+    draining=bool,
+    drained=maybe(bool),
+    version=maybe(str),
+    bytes_in=maybe(int),
+    bytes_out=maybe(int),
+    flushes=maybe(int),
+    disk_bytes_free=maybe(int),
+    disk_bytes_total=maybe(int),
     disks=maybe(
         some(
             record(
-                directory=TEXT,
-                bytes_free=maybe(WHOLE),
-                bytes_total=maybe(WHOLE),
-                level=TEXT,
-                growth_bytes_per_hour=maybe(WHOLE),
-                full_in_hours=maybe(NUMBER),
-                excess_bytes=WHOLE,
-                files_free=maybe(WHOLE),
-                files_total=maybe(WHOLE),
-                file_system=TEXT,
+                directory=str,
+                bytes_free=maybe(int),
+                bytes_total=maybe(int),
+                level=str,
+                growth_bytes_per_hour=maybe(int),
+                full_in_hours=maybe(float),
+                excess_bytes=int,
+                files_free=maybe(int),
+                files_total=maybe(int),
+                file_system=str,
             )
         )
     ),
-    problems=some(TEXT),
-    bad_partitions=some(record(topic=TEXT, partition=WHOLE, state=TEXT, reason=TEXT)),
-    damaged_ranges=maybe(WHOLE),
-    damage=some(having(DAMAGE_SCHEMA, topic=TEXT, partition=WHOLE)),
-    unsafe=some(record(kind=TEXT, text=TEXT, topics=some(TEXT), wrong=TRUTH)),
+    problems=some(str),
+    bad_partitions=some(record(topic=str, partition=int, state=str, reason=str)),
+    damaged_ranges=maybe(int),
+    damage=some(having(DAMAGE_SCHEMA, topic=str, partition=int)),
+    unsafe=some(record(kind=str, text=str, topics=some(str), wrong=bool)),
 )
 
 #: Topics named as closed for writes; further ones are counted.
@@ -195,7 +184,7 @@ def _lag_text(row: dict[str, Any]) -> str | None:
 @cluster.command()
 @click.argument("group", shell_complete=broker_group_names)
 @click.option("--to", "node", metavar="NODE", default="", help="The new master.  [any in sync]")
-@shows(record(group=TEXT, source=TEXT, target=TEXT, epoch=WHOLE))
+@shows(record(group=str, source=str, target=str, epoch=int))
 @command_options
 def switch(invocation: Invocation, group: str, node: str) -> None:
     """Have another node lead a broker group, without a failed send.
@@ -225,9 +214,7 @@ def switch(invocation: Invocation, group: str, node: str) -> None:
 )
 @topic_options(partitions_max=limits.AUTO_CREATE_PARTITIONS_MAX, defaults=False)
 @shows(
-    record(
-        delete_grace_s=WHOLE, auto_create=TRUTH, partitions=WHOLE, **SETTINGS_SCHEMA["properties"]
-    )
+    record(delete_grace_s=int, auto_create=bool, partitions=int, **SETTINGS_SCHEMA["properties"])
 )
 @command_options
 def settings(

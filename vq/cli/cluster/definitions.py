@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import maybe, record, shows, some
 from vq.cli.base.new_file import check_new, write_new
 from vq.cli.base.options import Invocation, command_options, yes_option
 from vq.client.cluster import ClusterClient
@@ -28,11 +28,11 @@ from vq.operations.cluster.definitions import (
 )
 
 _STEP: Final = record(
-    kind=TEXT,
-    name=TEXT,
-    action=TEXT,
-    changes=some(record(field=TEXT, before=TEXT, after=TEXT)),
-    why_not=maybe(TEXT),
+    kind=str,
+    name=str,
+    action=str,
+    changes=some(record(field=str, before=str, after=str)),
+    why_not=maybe(str),
 )
 
 
@@ -41,7 +41,7 @@ _STEP: Final = record(
 @click.option(
     "--offsets", is_flag=True, help="Groups with their committed offsets, of this cluster only."
 )
-@shows(record(file=TEXT, bytes=WHOLE, broker_groups=WHOLE, topics=WHOLE, groups=WHOLE))
+@shows(record(file=str, bytes=int, broker_groups=int, topics=int, groups=int))
 @command_options
 def export(invocation: Invocation, file: Path, offsets: bool) -> None:
     """Write what defines the cluster into a new JSON FILE, which people can read and edit.
@@ -77,7 +77,7 @@ def export(invocation: Invocation, file: Path, offsets: bool) -> None:
 @click.option("--prune", is_flag=True, help="Delete topics and groups that are not in FILE.")
 @click.option("--offsets", is_flag=True, help="Groups that are made get the offsets that FILE has.")
 @yes_option
-@shows(record(done=TRUTH, made=WHOLE, changed=WHOLE, left=WHOLE, deleted=WHOLE, steps=some(_STEP)))
+@shows(record(done=bool, made=int, changed=int, left=int, deleted=int, steps=some(_STEP)))
 @command_options
 def import_(invocation: Invocation, file: Path, prune: bool, offsets: bool, yes: bool) -> None:
     """Make and change topics, groups, pools and settings as a FILE says.

@@ -12,7 +12,7 @@ import click
 
 from vq.broker.base.config import BrokerConfig
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import TEXT, maybe, record, shows, some
+from vq.cli.base.json_schema import maybe, record, shows, some
 from vq.cli.base.options import Invocation, command_options, directory
 from vq.cli.base.settings import build, is_given
 from vq.client.config import MessageFactoryConfig
@@ -49,7 +49,7 @@ _MARKS = {Level.OK: "ok  ", Level.WARN: "WARN", Level.FAIL: "FAIL"}
     metavar="URL",
     help="Also a database that takes part in transactions, as `vq tx recover` takes it.",
 )
-@shows(some(record(check=TEXT, level=TEXT, detail=TEXT, remedy=maybe(TEXT))))
+@shows(some(record(check=str, level=str, detail=str, remedy=maybe(str))))
 @command_options
 def doctor(
     invocation: Invocation, data: Path | None, local: bool, databases: Sequence[str]

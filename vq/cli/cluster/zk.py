@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import maybe, record, shows, some
 from vq.cli.base.new_file import check_new, write_new
 from vq.cli.base.options import Commands, Invocation, command_options, yes_option
 from vq.cli.base.output import Output
@@ -45,7 +45,7 @@ from vq.operations.tree.tree_rules import TreeFinding
 from vq.security.secret_files import read_secret_file
 
 _FINDING: Final = record(
-    path=TEXT, problem=TEXT, severity=TEXT, text=TEXT, commands=some(TEXT), repair=maybe(TEXT)
+    path=str, problem=str, severity=str, text=str, commands=some(str), repair=maybe(str)
 )
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ def zk() -> None:
 
 
 @zk.command()
-@shows(record(nodes=WHOLE, errors=WHOLE, warnings=WHOLE, infos=WHOLE, findings=some(_FINDING)))
+@shows(record(nodes=int, errors=int, warnings=int, infos=int, findings=some(_FINDING)))
 @command_options
 def check(invocation: Invocation) -> None:
     """Check every node of the tree: its value, and what it refers to. Changes nothing.
@@ -97,9 +97,9 @@ def check(invocation: Invocation) -> None:
 @yes_option
 @shows(
     record(
-        done=TRUTH,
-        backup=maybe(TEXT),
-        repairs=some(record(path=TEXT, problem=TEXT, repair=TEXT, why_not=maybe(TEXT))),
+        done=bool,
+        backup=maybe(str),
+        repairs=some(record(path=str, problem=str, repair=str, why_not=maybe(str))),
     )
 )
 @command_options
@@ -177,12 +177,12 @@ def repair(invocation: Invocation, backup: Path | None, yes: bool) -> None:
 @yes_option
 @shows(
     record(
-        done=TRUTH,
-        secured=TRUTH,
-        nodes=WHOLE,
-        open=WHOLE,
-        others=WHOLE,
-        wrong=some(record(path=TEXT, found=TEXT, wanted=TEXT)),
+        done=bool,
+        secured=bool,
+        nodes=int,
+        open=int,
+        others=int,
+        wrong=some(record(path=str, found=str, wanted=str)),
     )
 )
 @command_options
@@ -314,7 +314,7 @@ def _acl_text(acl: Acl) -> str:
     is_flag=True,
     help="With the secret of the cluster: whoever has the file can act as a broker.",
 )
-@shows(record(file=TEXT, nodes=WHOLE, bytes=WHOLE))
+@shows(record(file=str, nodes=int, bytes=int))
 @command_options
 def export(invocation: Invocation, file: Path, below: str, with_secrets: bool) -> None:
     """Write the tree into a new FILE: one JSON document a line, with a checksum at its end.
@@ -342,16 +342,16 @@ def export(invocation: Invocation, file: Path, below: str, with_secrets: bool) -
 @yes_option
 @shows(
     record(
-        done=TRUTH,
-        source=TEXT,
-        exported_s=NUMBER,
-        same=WHOLE,
-        created=WHOLE,
-        changed=WHOLE,
-        deleted=WHOLE,
-        different=some(TEXT),
-        refused=maybe(TEXT),
-        steps=some(record(action=TEXT, path=TEXT)),
+        done=bool,
+        source=str,
+        exported_s=float,
+        same=int,
+        created=int,
+        changed=int,
+        deleted=int,
+        different=some(str),
+        refused=maybe(str),
+        steps=some(record(action=str, path=str)),
     )
 )
 @command_options

@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from vq.cli.base.completion import broker_names, group_names, topic_names
-from vq.cli.base.json_schema import TEXT, TRUTH, WHOLE, Schema, having, maybe, record, shows, some
+from vq.cli.base.json_schema import Schema, having, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, Size, WholeNumber, command_options, no_effect
 from vq.cli.base.output import Output
 from vq.cli.messages.lines import KEY_TYPES, key_of
@@ -21,19 +21,19 @@ from vq.operations.explain.messages import explain_message
 from vq.operations.explain.partition import explain_partition
 from vq.operations.explain.sends import explain_key, explain_send
 
-_CAUSE: Final = record(cause=TEXT, text=TEXT, commands=some(TEXT))
+_CAUSE: Final = record(cause=str, text=str, commands=some(str))
 _VALUE: Final[Schema] = {"type": ["string", "number", "boolean", "null"]}
 _ANSWER: Final = record(
-    question=TEXT,
-    subject=TEXT,
-    cause=TEXT,
-    text=TEXT,
-    commands=some(TEXT),
-    certain=TRUTH,
+    question=str,
+    subject=str,
+    cause=str,
+    text=str,
+    commands=some(str),
+    certain=bool,
     also=some(_CAUSE),
-    not_ruled_out=some(TEXT),
-    unknown=some(TEXT),
-    facts=some(record(name=TEXT, value=_VALUE)),
+    not_ruled_out=some(str),
+    unknown=some(str),
+    facts=some(record(name=str, value=_VALUE)),
 )
 _PLACE: Final = re.compile(r"(?P<topic>[^/]+)[/-](?P<partition>[0-9]{1,10})")
 _OFFSET: Final = re.compile(r"(?P<partition>[0-9]{1,10})[:@](?P<offset>[0-9]{1,20})")
@@ -141,19 +141,19 @@ def message(invocation: Invocation, topic: str, message: dict[str, int], group: 
         _ANSWER,
         topics=some(
             record(
-                topic=TEXT,
-                disk_bytes=WHOLE,
-                growth_bytes_per_day=maybe(WHOLE),
+                topic=str,
+                disk_bytes=int,
+                growth_bytes_per_day=maybe(int),
                 oldest_s=maybe({"type": "number"}),
-                retention_hours=maybe(WHOLE),
-                retention_bytes=maybe(WHOLE),
-                retention_policy=maybe(TEXT),
-                deleted=TRUTH,
-                held_bytes=WHOLE,
-                held_by=maybe(TEXT),
-                unarchived_bytes=maybe(WHOLE),
-                overdue_bytes=maybe(WHOLE),
-                moved_bytes=maybe(WHOLE),
+                retention_hours=maybe(int),
+                retention_bytes=maybe(int),
+                retention_policy=maybe(str),
+                deleted=bool,
+                held_bytes=int,
+                held_by=maybe(str),
+                unarchived_bytes=maybe(int),
+                overdue_bytes=maybe(int),
+                moved_bytes=maybe(int),
             )
         ),
     )

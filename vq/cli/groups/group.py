@@ -8,7 +8,7 @@ import click
 
 from vq.cli.base.completion import group_names, topic_names
 from vq.cli.base.errors import check_readable
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, command_options, yes_option
 from vq.cli.base.text import in_seconds, utc
 from vq.cli.groups.group_balance import history, plan
@@ -41,38 +41,38 @@ from vq.operations.groups.groups import (
 from vq.operations.groups.lag_rules import LagThresholds
 
 _PROGRESS: Final = record(
-    topic=TEXT,
-    partition=WHOLE,
-    owner=maybe(TEXT),
-    committed=maybe(WHOLE),
-    start=maybe(WHOLE),
-    end=maybe(WHOLE),
-    lag_bytes=maybe(WHOLE),
-    lag_messages=maybe(WHOLE),
-    lag_s=maybe(NUMBER),
-    number=maybe(WHOLE),
-    end_number=maybe(WHOLE),
-    committed_s=maybe(NUMBER),
-    committed_by=maybe(TEXT),
-    committed_epoch=maybe(WHOLE),
-    committed_topic_id=maybe(TEXT),
-    committed_is_copy=TRUTH,
-    stopped=maybe(TEXT),
-    stopped_at=maybe(WHOLE),
-    stopped_since_s=maybe(NUMBER),
-    held=WHOLE,
-    message_id=maybe(WHOLE),
-    attempts=maybe(WHOLE),
-    next_try_s=maybe(NUMBER),
-    needs_reset=TRUTH,
-    other_topic=TRUTH,
-    subscribed=TRUTH,
-    readable=TRUTH,
-    filter=maybe(TEXT),
+    topic=str,
+    partition=int,
+    owner=maybe(str),
+    committed=maybe(int),
+    start=maybe(int),
+    end=maybe(int),
+    lag_bytes=maybe(int),
+    lag_messages=maybe(int),
+    lag_s=maybe(float),
+    number=maybe(int),
+    end_number=maybe(int),
+    committed_s=maybe(float),
+    committed_by=maybe(str),
+    committed_epoch=maybe(int),
+    committed_topic_id=maybe(str),
+    committed_is_copy=bool,
+    stopped=maybe(str),
+    stopped_at=maybe(int),
+    stopped_since_s=maybe(float),
+    held=int,
+    message_id=maybe(int),
+    attempts=maybe(int),
+    next_try_s=maybe(float),
+    needs_reset=bool,
+    other_topic=bool,
+    subscribed=bool,
+    readable=bool,
+    filter=maybe(str),
     shared=maybe(SHARED_PROGRESS),
-    beyond_end=TRUTH,
-    verdict=TEXT,
-    cause=maybe(TEXT),
+    beyond_end=bool,
+    verdict=str,
+    cause=maybe(str),
 )
 
 _COLUMNS = (
@@ -107,19 +107,19 @@ for command in (reset, plan, history, shared, alter, roll, create, clone, export
 @shows(
     some(
         record(
-            group=TEXT,
-            topics=some(TEXT),
-            members=WHOLE,
-            model=TEXT,
-            start=TEXT,
-            unsubscribed=some(TEXT),
-            by_stream=TRUTH,
-            lag_bytes=maybe(WHOLE),
-            lag_messages=maybe(WHOLE),
-            lag_s=maybe(NUMBER),
-            verdict=maybe(TEXT),
-            cause=maybe(TEXT),
-            lag_is_upper_bound=maybe(TRUTH),
+            group=str,
+            topics=some(str),
+            members=int,
+            model=str,
+            start=str,
+            unsubscribed=some(str),
+            by_stream=bool,
+            lag_bytes=maybe(int),
+            lag_messages=maybe(int),
+            lag_s=maybe(float),
+            verdict=maybe(str),
+            cause=maybe(str),
+            lag_is_upper_bound=maybe(bool),
         )
     )
 )
@@ -235,7 +235,7 @@ def topics_text(found: GroupSummary) -> str:
     help="The topic that the group is to forget.",
 )
 @yes_option
-@shows(record(done=TRUTH, group=TEXT, topic=TEXT, partitions=WHOLE, members=some(TEXT)))
+@shows(record(done=bool, group=str, topic=str, partitions=int, members=some(str)))
 @command_options
 def forget(invocation: Invocation, name: str, topic: str, yes: bool) -> None:
     """Have a consumer group forget a topic that none of its members subscribes to any more.
@@ -274,12 +274,12 @@ def forget(invocation: Invocation, name: str, topic: str, yes: bool) -> None:
 @yes_option
 @shows(
     record(
-        done=TRUTH,
-        group=TEXT,
-        topics=some(TEXT),
-        partitions=WHOLE,
-        members=some(TEXT),
-        unreadable=maybe(TEXT),
+        done=bool,
+        group=str,
+        topics=some(str),
+        partitions=int,
+        members=some(str),
+        unreadable=maybe(str),
     )
 )
 @command_options
@@ -322,27 +322,27 @@ def delete(invocation: Invocation, name: str, yes: bool) -> None:
 @click.option("--no-count", is_flag=True, help="Leave out the lag in messages: faster.")
 @shows(
     record(
-        group=TEXT,
+        group=str,
         **TERMS,
-        start=TEXT,
-        topics=some(record(topic=TEXT, filter=maybe(TEXT))),
-        patterns=some(record(pattern=TEXT, filter=maybe(TEXT), topics=some(TEXT))),
-        deleted_topics=some(TEXT),
-        unsubscribed=some(TEXT),
-        by_stream=TRUTH,
-        retry_topic=maybe(TEXT),
-        lag_is_upper_bound=TRUTH,
-        lag_bytes=maybe(WHOLE),
-        lag_messages=maybe(WHOLE),
-        lag_s=maybe(NUMBER),
+        start=str,
+        topics=some(record(topic=str, filter=maybe(str))),
+        patterns=some(record(pattern=str, filter=maybe(str), topics=some(str))),
+        deleted_topics=some(str),
+        unsubscribed=some(str),
+        by_stream=bool,
+        retry_topic=maybe(str),
+        lag_is_upper_bound=bool,
+        lag_bytes=maybe(int),
+        lag_messages=maybe(int),
+        lag_s=maybe(float),
         members=some(
             record(
-                member=TEXT,
-                host=TEXT,
-                pid=WHOLE,
-                partitions=WHOLE,
-                topics=some(TEXT),
-                since_s=NUMBER,
+                member=str,
+                host=str,
+                pid=int,
+                partitions=int,
+                topics=some(str),
+                since_s=float,
             )
         ),
         partitions=some(_PROGRESS),

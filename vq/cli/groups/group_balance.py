@@ -5,7 +5,7 @@ from dataclasses import asdict
 import click
 
 from vq.cli.base.completion import group_names, topic_names
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import maybe, record, shows, some
 from vq.cli.base.options import Invocation, WholeNumber, command_options
 from vq.cli.base.text import in_seconds, utc
 from vq.client.cluster import ClusterClient
@@ -30,12 +30,12 @@ from vq.operations.groups.balance import (
 )
 @shows(
     record(
-        group=TEXT,
-        strategy=TEXT,
-        group_strategy=TEXT,
-        partitions=WHOLE,
-        members=some(record(member=TEXT, now=WHOLE, then=WHOLE, is_there=TRUTH, stays=TRUTH)),
-        moves=some(record(topic=TEXT, partition=WHOLE, before=maybe(TEXT), after=maybe(TEXT))),
+        group=str,
+        strategy=str,
+        group_strategy=str,
+        partitions=int,
+        members=some(record(member=str, now=int, then=int, is_there=bool, stays=bool)),
+        moves=some(record(topic=str, partition=int, before=maybe(str), after=maybe(str))),
     )
 )
 @command_options
@@ -77,13 +77,13 @@ def plan(invocation: Invocation, name: str, strategy: str | None, members: int |
 @shows(
     some(
         record(
-            topic=TEXT,
-            partition=WHOLE,
-            member=TEXT,
-            before=maybe(TEXT),
-            reason=TEXT,
-            time_s=NUMBER,
-            generation=WHOLE,
+            topic=str,
+            partition=int,
+            member=str,
+            before=maybe(str),
+            reason=str,
+            time_s=float,
+            generation=int,
         )
     )
 )

@@ -7,18 +7,7 @@ import click
 
 from vq.cli.base import text
 from vq.cli.base.completion import group_names
-from vq.cli.base.json_schema import (
-    NUMBER,
-    TEXT,
-    TRUTH,
-    WHOLE,
-    mapping,
-    maybe,
-    optional,
-    record,
-    shows,
-    some,
-)
+from vq.cli.base.json_schema import mapping, maybe, optional, record, shows, some
 from vq.cli.base.options import (
     Commands,
     Invocation,
@@ -80,26 +69,26 @@ def _ids(function: Callable[..., Any]) -> Callable[..., Any]:
     some(
         optional(
             record(
-                group=TEXT,
-                member=TEXT,
-                state=TEXT,
-                attempts=WHOLE,
-                first_failed_s=NUMBER,
-                skipped_s=NUMBER,
-                reason=TEXT,
-                topic=TEXT,
-                partition=WHOLE,
-                offset=WHOLE,
-                id=TEXT,
-                sent_s=NUMBER,
-                tag=maybe(TEXT),
-                key_type=maybe(TEXT),
-                headers=mapping(TEXT),
+                group=str,
+                member=str,
+                state=str,
+                attempts=int,
+                first_failed_s=float,
+                skipped_s=float,
+                reason=str,
+                topic=str,
+                partition=int,
+                offset=int,
+                id=str,
+                sent_s=float,
+                tag=maybe(str),
+                key_type=maybe(str),
+                headers=mapping(str),
             ),
             key={"type": ["string", "integer", "null"]},
-            key_hex=TEXT,
-            content=TEXT,
-            content_base64=TEXT,
+            key_hex=str,
+            content=str,
+            content_base64=str,
         )
     )
 )
@@ -174,13 +163,13 @@ def _as_json(name: str, found: FailedMessage) -> dict[str, Any]:
 @yes_option
 @shows(
     record(
-        done=TRUTH,
-        group=TEXT,
-        open=WHOLE,
-        sending=WHOLE,
-        sent=WHOLE,
-        finished=WHOLE,
-        homeless=WHOLE,
+        done=bool,
+        group=str,
+        open=int,
+        sending=int,
+        sent=int,
+        finished=int,
+        homeless=int,
     )
 )
 @command_options
@@ -238,7 +227,7 @@ def run(invocation: Invocation, name: str, ids: tuple[int, ...], to: str, yes: b
 @_NAME
 @_ids
 @yes_option
-@shows(record(done=TRUTH, group=TEXT, messages=WHOLE))
+@shows(record(done=bool, group=str, messages=int))
 @command_options
 def forget(invocation: Invocation, name: str, ids: tuple[int, ...], yes: bool) -> None:
     """Forget messages that members on this machine have skipped: nothing runs them again.

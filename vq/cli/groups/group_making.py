@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from vq.cli.base.completion import group_names
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import maybe, record, shows, some
 from vq.cli.base.moments import Moment
 from vq.cli.base.options import Invocation, WholeNumber, command_options, yes_option
 from vq.cli.base.text import in_seconds
@@ -44,10 +44,10 @@ _EXPORT_VERSION: Final = 2
 #: The terms in it: all but a roll, which is of the group's present members.
 _EXPORTED: Final = tuple(name for name in TERMS if name not in {"roll_until_s", "rolls_to"})
 _MADE: Final = record(
-    done=TRUTH,
-    group=TEXT,
-    is_new=TRUTH,
-    topics=some(record(topic=TEXT, filter=maybe(TEXT))),
+    done=bool,
+    group=str,
+    is_new=bool,
+    topics=some(record(topic=str, filter=maybe(str))),
     partitions=some(RESET),
 )
 
@@ -144,21 +144,21 @@ def clone(invocation: Invocation, source: str, name: str, yes: bool) -> None:
 @click.argument("name", shell_complete=group_names)
 @shows(
     record(
-        v=WHOLE,
-        group=TEXT,
-        time_s=NUMBER,
-        start=TEXT,
-        topics=some(record(topic=TEXT, filter=maybe(TEXT))),
+        v=int,
+        group=str,
+        time_s=float,
+        start=str,
+        topics=some(record(topic=str, filter=maybe(str))),
         **{name: TERMS[name] for name in _EXPORTED},
         offsets=some(
             record(
-                topic=TEXT,
-                partition=WHOLE,
-                offset=WHOLE,
-                topic_id=maybe(TEXT),
-                message_id=maybe(WHOLE),
-                epoch=maybe(WHOLE),
-                ahead=some(some(WHOLE)),
+                topic=str,
+                partition=int,
+                offset=int,
+                topic_id=maybe(str),
+                message_id=maybe(int),
+                epoch=maybe(int),
+                ahead=some(some(int)),
             )
         ),
     )

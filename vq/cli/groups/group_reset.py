@@ -6,7 +6,7 @@ from typing import Any, Final
 import click
 
 from vq.cli.base.completion import group_names, topic_names
-from vq.cli.base.json_schema import TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import maybe, record, shows, some
 from vq.cli.base.moments import Moment
 from vq.cli.base.options import Invocation, WholeNumber, command_options, yes_option
 from vq.client.cluster import ClusterClient
@@ -15,10 +15,10 @@ from vq.operations.groups.resets import Goal, Reset, Target
 from vq.operations.messages.stored import COUNT_MAX
 
 RESET: Final = record(
-    **{"topic": TEXT, "partition": WHOLE, "from": maybe(WHOLE), "to": WHOLE},
-    skips=maybe(WHOLE),
-    repeats=maybe(WHOLE),
-    was_stopped=maybe(TEXT),
+    **{"topic": str, "partition": int, "from": maybe(int), "to": int},
+    skips=maybe(int),
+    repeats=maybe(int),
+    was_stopped=maybe(str),
 )
 
 COLUMNS = ("topic", "partition", "from", "to", "skips", "repeats")
@@ -68,7 +68,7 @@ COLUMNS = ("topic", "partition", "from", "to", "skips", "repeats")
 )
 @click.option("--fence", is_flag=True, help="Also while members are alive; see above.")
 @yes_option
-@shows(record(done=TRUTH, group=TEXT, partitions=some(RESET)))
+@shows(record(done=bool, group=str, partitions=some(RESET)))
 @command_options
 def reset(
     invocation: Invocation,

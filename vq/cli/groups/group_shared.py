@@ -6,22 +6,22 @@ from typing import Final
 import click
 
 from vq.cli.base.completion import group_names
-from vq.cli.base.json_schema import TEXT, WHOLE, record, shows, some
+from vq.cli.base.json_schema import record, shows, some
 from vq.cli.base.options import Invocation, command_options
 from vq.client.cluster import ClusterClient
 from vq.operations.groups.shared import SharedGroupDescription, describe_shared_group
 
 #: What is open of one partition.
 SHARED_PROGRESS: Final = record(
-    topic=TEXT,
-    partition=WHOLE,
-    low=WHOLE,
-    cursor=WHOLE,
-    open=WHOLE,
-    held=WHOLE,
-    waiting=WHOLE,
-    deliveries_max=WHOLE,
-    redelivered=WHOLE,
+    topic=str,
+    partition=int,
+    low=int,
+    cursor=int,
+    open=int,
+    held=int,
+    waiting=int,
+    deliveries_max=int,
+    redelivered=int,
 )
 
 
@@ -29,9 +29,9 @@ SHARED_PROGRESS: Final = record(
 @click.argument("name", shell_complete=group_names)
 @shows(
     record(
-        group=TEXT,
-        journal=WHOLE,
-        receiving=WHOLE,
+        group=str,
+        journal=int,
+        receiving=int,
         partitions=some(SHARED_PROGRESS),
     )
 )

@@ -6,7 +6,7 @@ from typing import Any, Final
 import click
 
 from vq.cli.base.completion import group_names
-from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, mapping, maybe, record, shows, some
+from vq.cli.base.json_schema import mapping, maybe, record, shows, some
 from vq.cli.base.options import Invocation, Seconds, WholeNumber, command_options
 from vq.cli.base.text import in_seconds, utc
 from vq.client.cluster import ClusterClient
@@ -26,21 +26,21 @@ from vq.operations.groups.terms import ROLL_S_MAX, GroupTerms, alter_group, end_
 
 #: What `failure` of a group is in JSON, and its other terms.
 FAILURE: Final = record(
-    on_failure=TEXT,
-    max_attempts=WHOLE,
-    retry_backoff_s=some(NUMBER),
-    retry_topic_s=some(NUMBER),
-    on_bad_record=TEXT,
+    on_failure=str,
+    max_attempts=int,
+    retry_backoff_s=some(float),
+    retry_topic_s=some(float),
+    on_bad_record=str,
 )
 TERMS: Final = {
-    "model": TEXT,
-    "mode": TEXT,
-    "order": TEXT,
-    "strategy": TEXT,
+    "model": str,
+    "mode": str,
+    "order": str,
+    "strategy": str,
     "failure": FAILURE,
-    "offset_store": TEXT,
-    "roll_until_s": maybe(NUMBER),
-    "rolls_to": mapping(TEXT),
+    "offset_store": str,
+    "roll_until_s": maybe(float),
+    "rolls_to": mapping(str),
 }
 
 
@@ -168,7 +168,7 @@ _filter_option = click.option(
     help="A pattern of topic names that it reads no longer; may repeat.",
 )
 @failure_options
-@shows(record(group=TEXT, **TERMS))
+@shows(record(group=str, **TERMS))
 @command_options
 def alter(
     invocation: Invocation,
@@ -209,7 +209,7 @@ def alter(
 @_filter_option
 @click.option("--end", is_flag=True, help="The new version counts from now on.")
 @click.option("--cancel", is_flag=True, help="The old version stays, and counts alone.")
-@shows(record(group=TEXT, **TERMS))
+@shows(record(group=str, **TERMS))
 @command_options
 def roll(
     invocation: Invocation,

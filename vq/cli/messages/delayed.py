@@ -9,7 +9,7 @@ import click
 from vq.cli.base import text
 from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options
 from vq.cli.base.output import Output
 from vq.cli.messages.message_format import key_text
@@ -69,18 +69,18 @@ def _handle(waits: SendResult) -> str:
 )
 @shows(
     record(
-        topic=maybe(TEXT),
-        waiting=WHOLE,
-        unreadable=WHOLE,
+        topic=maybe(str),
+        waiting=int,
+        unreadable=int,
         messages=some(
             record(
-                handle=TEXT,
-                due_s=NUMBER,
-                topic=TEXT,
-                partition=WHOLE,
-                key=maybe(TEXT),
-                tag=maybe(TEXT),
-                bytes=WHOLE,
+                handle=str,
+                due_s=float,
+                topic=str,
+                partition=int,
+                key=maybe(str),
+                tag=maybe(str),
+                bytes=int,
             )
         ),
     )
@@ -145,7 +145,7 @@ def _values(message: DelayedMessage) -> dict[str, Any]:
 
 @delayed.command()
 @click.argument("handles", metavar="HANDLE...", nargs=-1, required=True, type=Handle())
-@shows(some(record(handle=TEXT, outcome=TEXT)))
+@shows(some(record(handle=str, outcome=str)))
 @command_options
 def cancel(invocation: Invocation, handles: Sequence[SendResult]) -> None:
     """Have delayed messages delivered to nobody, and print what became of each.

@@ -10,7 +10,7 @@ import click
 from vq.cli.base import text
 from vq.cli.base.completion import dead_letter_groups, topic_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, having, maybe, record, shows, some
+from vq.cli.base.json_schema import having, maybe, record, shows, some
 from vq.cli.base.moments import Moment, check_span
 from vq.cli.base.options import (
     Commands,
@@ -72,20 +72,20 @@ def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
 # list, read -----------------------------------------------------------------------------------
 _COUNTS: Final = tuple(str(each) for each in LetterState)
 _LETTER: Final = record(
-    group=TEXT,
-    partition=WHOLE,
-    offset=WHOLE,
-    state=TEXT,
-    given_up_s=maybe(NUMBER),
-    origin=maybe(TEXT),
-    origin_number=maybe(WHOLE),
-    id=TEXT,
-    attempts=maybe(WHOLE),
-    first_failed_s=maybe(NUMBER),
-    reason=maybe(TEXT),
-    raw_bytes=maybe(WHOLE),
-    settled_by=maybe(TEXT),
-    settled_s=maybe(NUMBER),
+    group=str,
+    partition=int,
+    offset=int,
+    state=str,
+    given_up_s=maybe(float),
+    origin=maybe(str),
+    origin_number=maybe(int),
+    id=str,
+    attempts=maybe(int),
+    first_failed_s=maybe(float),
+    reason=maybe(str),
+    raw_bytes=maybe(int),
+    settled_by=maybe(str),
+    settled_s=maybe(float),
 )
 
 
@@ -93,10 +93,10 @@ _LETTER: Final = record(
 @shows(
     some(
         record(
-            group=TEXT,
-            topic=TEXT,
-            oldest_s=maybe(NUMBER),
-            **dict.fromkeys(_COUNTS, WHOLE),
+            group=str,
+            topic=str,
+            oldest_s=maybe(float),
+            **dict.fromkeys(_COUNTS, int),
         )
     )
 )
@@ -293,13 +293,13 @@ async def _count(cluster: ClusterClient, group: str, **chosen: Any) -> tuple[int
 @yes_option
 @shows(
     record(
-        done=TRUTH,
-        group=TEXT,
-        open=WHOLE,
-        resending=WHOLE,
-        resent=WHOLE,
-        finished=WHOLE,
-        homeless=WHOLE,
+        done=bool,
+        group=str,
+        open=int,
+        resending=int,
+        resent=int,
+        finished=int,
+        homeless=int,
     )
 )
 @command_options
@@ -364,7 +364,7 @@ def resend(
 @_GROUP
 @_choice
 @yes_option
-@shows(record(done=TRUTH, group=TEXT, letters=WHOLE))
+@shows(record(done=bool, group=str, letters=int))
 @command_options
 def delete(
     invocation: Invocation,

@@ -11,7 +11,7 @@ import click
 from vq.cli.base import text
 from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, optional, record, shows, some
+from vq.cli.base.json_schema import maybe, optional, record, shows, some
 from vq.cli.base.moments import Moment, check_span
 from vq.cli.base.options import Invocation, Seconds, Size, WholeNumber, command_options, no_effect
 from vq.cli.messages.decoding import Decoding, decodes
@@ -126,23 +126,23 @@ class PlaceParam(click.ParamType[tuple[int, int]]):
 )
 @shows(
     record(
-        messages=some(optional(MESSAGE_SCHEMA, stored_s=NUMBER)),
-        since_s=maybe(NUMBER),
-        until_s=maybe(NUMBER),
-        complete=TRUTH,
-        stopped=maybe(TEXT),
+        messages=some(optional(MESSAGE_SCHEMA, stored_s=float)),
+        since_s=maybe(float),
+        until_s=maybe(float),
+        complete=bool,
+        stopped=maybe(str),
         searched=some(
             record(
-                partition=WHOLE,
-                start=WHOLE,
-                end=maybe(WHOLE),
-                next_offset=WHOLE,
-                done=TRUTH,
-                read_bytes=WHOLE,
-                skipped_bytes=WHOLE,
-                first_stored_s=maybe(NUMBER),
-                last_stored_s=maybe(NUMBER),
-                gaps=some(record(start=WHOLE, end=maybe(WHOLE), kind=TEXT, reason=TEXT)),
+                partition=int,
+                start=int,
+                end=maybe(int),
+                next_offset=int,
+                done=bool,
+                read_bytes=int,
+                skipped_bytes=int,
+                first_stored_s=maybe(float),
+                last_stored_s=maybe(float),
+                gaps=some(record(start=int, end=maybe(int), kind=str, reason=str)),
             )
         ),
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, mapping, maybe, optional, record
+from vq.cli.base.json_schema import mapping, maybe, optional, record
 from vq.cli.base.text import safe, safe_content, utc
 from vq.errors import InvalidArgument
 from vq.model import Key, Message, time_ms_of
@@ -13,20 +13,20 @@ from vq.shown import shown
 
 MESSAGE_SCHEMA: Final = optional(
     record(
-        topic=TEXT,
-        partition=WHOLE,
-        offset=WHOLE,
-        next_offset=WHOLE,
-        id=TEXT,
-        sent_s=NUMBER,
-        tag=maybe(TEXT),
-        key_type=maybe(TEXT),
-        headers=mapping(TEXT),
+        topic=str,
+        partition=int,
+        offset=int,
+        next_offset=int,
+        id=str,
+        sent_s=float,
+        tag=maybe(str),
+        key_type=maybe(str),
+        headers=mapping(str),
     ),
     key={"type": ["string", "integer", "null"]},
-    key_hex=TEXT,
-    content=TEXT,
-    content_base64=TEXT,
+    key_hex=str,
+    content=str,
+    content_base64=str,
 )
 
 _FIELDS: Final[dict[str, Callable[[Message], str]]] = {

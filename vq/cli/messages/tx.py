@@ -7,7 +7,7 @@ import click
 
 from vq.cli.base import text
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, having, maybe, record, shows, some
+from vq.cli.base.json_schema import having, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, yes_option
 from vq.cli.messages.message_format import MESSAGE_SCHEMA
 from vq.model import TransactionState
@@ -25,26 +25,26 @@ from vq.operations.messages.transactions import (
 )
 
 _ROW: Final = {
-    "transaction": TEXT,
-    "journal": WHOLE,
-    "state": TEXT,
-    "owner": maybe(TEXT),
-    "xid": maybe(TEXT),
-    "begun_s": NUMBER,
-    "age_s": NUMBER,
-    "ends_s": maybe(NUMBER),
-    "decided_s": maybe(NUMBER),
-    "by": maybe(TEXT),
-    "kept": TRUTH,
-    "next": TEXT,
-    "stored": TRUTH,
-    "messages": WHOLE,
-    "bytes": WHOLE,
-    "producer_group": maybe(TEXT),
-    "checks": maybe(WHOLE),
-    "checks_max": maybe(WHOLE),
-    "next_check_s": maybe(NUMBER),
-    "parked": TRUTH,
+    "transaction": str,
+    "journal": int,
+    "state": str,
+    "owner": maybe(str),
+    "xid": maybe(str),
+    "begun_s": float,
+    "age_s": float,
+    "ends_s": maybe(float),
+    "decided_s": maybe(float),
+    "by": maybe(str),
+    "kept": bool,
+    "next": str,
+    "stored": bool,
+    "messages": int,
+    "bytes": int,
+    "producer_group": maybe(str),
+    "checks": maybe(int),
+    "checks_max": maybe(int),
+    "next_check_s": maybe(float),
+    "parked": bool,
 }
 
 
@@ -81,7 +81,7 @@ class TransactionNumber(click.ParamType[int]):
     metavar="SECONDS",
     help="Only those that began so long ago.",
 )
-@shows(some(record(**_ROW, parts=WHOLE)))
+@shows(some(record(**_ROW, parts=int)))
 @command_options
 def list_(invocation: Invocation, older_than: int, *, ended: bool, kept: bool) -> None:
     """List the transactions that have not ended, the oldest at the top.
@@ -191,15 +191,15 @@ def _word(state: TransactionState) -> str:
 
 _SHOWN: Final = record(
     **_ROW,
-    owner_epoch=WHOLE,
+    owner_epoch=int,
     parts=some(
         record(
-            topic=TEXT,
-            partition=WHOLE,
-            messages=WHOLE,
-            bytes=WHOLE,
-            stored=TRUTH,
-            offset=maybe(WHOLE),
+            topic=str,
+            partition=int,
+            messages=int,
+            bytes=int,
+            stored=bool,
+            offset=maybe(int),
         )
     ),
 )
@@ -276,7 +276,7 @@ _LINES: Final = (
     "next_check",
 )
 _DECIDED: Final = record(
-    done=TRUTH, transaction=TEXT, state=TEXT, by=maybe(TEXT), stored=TRUTH, messages=WHOLE
+    done=bool, transaction=str, state=str, by=maybe(str), stored=bool, messages=int
 )
 
 
@@ -343,13 +343,13 @@ def forget(invocation: Invocation, number: int, *, yes: bool) -> None:
 @shows(
     some(
         record(
-            transaction=TEXT,
-            xid=TEXT,
-            database=maybe(TEXT),
-            age_s=NUMBER,
-            state=TEXT,
-            end=TEXT,
-            done=TRUTH,
+            transaction=str,
+            xid=str,
+            database=maybe(str),
+            age_s=float,
+            state=str,
+            end=str,
+            done=bool,
         )
     )
 )
@@ -393,7 +393,7 @@ def recover(invocation: Invocation, database: str, older_than: int, *, yes: bool
 @tx.command()
 @click.argument("number", type=TransactionNumber())
 @yes_option
-@shows(record(done=TRUTH, transaction=TEXT, state=TEXT, checks=maybe(WHOLE), parked=TRUTH))
+@shows(record(done=bool, transaction=str, state=str, checks=maybe(int), parked=bool))
 @command_options
 def check(invocation: Invocation, number: int, *, yes: bool) -> None:
     """Ask producers again what is to become of a half message, also of one that is parked.

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import click
 
-from vq.cli.base.json_schema import TEXT, TRUTH, maybe, record, shows, some
+from vq.cli.base.json_schema import maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, command_options
 from vq.cli.security.unknown import remark_unknown
 from vq.operations.security.access import (
@@ -25,7 +25,7 @@ from vq.security.rules import (
     subject_of,
 )
 
-_RULE: Final = record(effect=TEXT, subject=TEXT, rights=some(TEXT), resource=TEXT)
+_RULE: Final = record(effect=str, subject=str, rights=some(str), resource=str)
 _COLUMNS: Final = ("effect", "subject", "rights", "resource")
 
 _subject = click.argument("subject")
@@ -126,12 +126,12 @@ def list_(invocation: Invocation, subject: str | None) -> None:
 )
 @shows(
     record(
-        allowed=TRUTH,
-        user=TEXT,
-        right=TEXT,
-        resource=TEXT,
-        decided_right=TEXT,
-        decided_resource=TEXT,
+        allowed=bool,
+        user=str,
+        right=str,
+        resource=str,
+        decided_right=str,
+        decided_resource=str,
         rule=maybe(_RULE),
     )
 )

@@ -4,28 +4,28 @@ from typing import Any, Final
 
 import click
 
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, maybe, record, shows, some
+from vq.cli.base.json_schema import maybe, record, shows, some
 from vq.cli.base.moments import Moment
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options
 from vq.cli.base.text import in_seconds, utc
 from vq.operations.cluster.audit import COUNT, OperatorAct, list_acts
 
 _ACT: Final = record(
-    record=TEXT,
-    time=NUMBER,
-    who=TEXT,
-    user=TEXT,
-    identity=TEXT,
-    person=TEXT,
-    act=TEXT,
-    subject=TEXT,
-    arguments=TEXT,
-    before=TEXT,
-    after=TEXT,
-    outcome=TEXT,
-    error=TEXT,
-    ended=maybe(NUMBER),
-    changed=TRUTH,
+    record=str,
+    time=float,
+    who=str,
+    user=str,
+    identity=str,
+    person=str,
+    act=str,
+    subject=str,
+    arguments=str,
+    before=str,
+    after=str,
+    outcome=str,
+    error=str,
+    ended=maybe(float),
+    changed=bool,
 )
 
 

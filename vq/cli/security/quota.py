@@ -5,15 +5,15 @@ from typing import Any, Final
 
 import click
 
-from vq.cli.base.json_schema import NUMBER, TEXT, mapping, maybe, record, shows, some
+from vq.cli.base.json_schema import mapping, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, command_options
 from vq.cli.security.unknown import remark_unknown
 from vq.operations.security.quotas import list_quotas, remove_quotas, set_quotas, show_quota
 from vq.security.quotas import Quota, value_text
 from vq.shown import shown
 
-_QUOTA: Final = record(subject=TEXT, limits=mapping(maybe(NUMBER)))
-_LIMIT: Final = record(limit=TEXT, value=maybe(NUMBER), subject=TEXT)
+_QUOTA: Final = record(subject=str, limits=mapping(maybe(float)))
+_LIMIT: Final = record(limit=str, value=maybe(float), subject=str)
 
 _subject = click.argument("subject")
 

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import click
 
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, mapping, maybe, record, shows, some
+from vq.cli.base.json_schema import mapping, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, command_options
 from vq.cli.base.output import Output
 from vq.cli.base.text import in_seconds
@@ -17,24 +17,24 @@ from vq.operations.security.security_plan import (
 )
 
 _STEP: Final = record(
-    step=TEXT,
-    state=TEXT,
-    standing=TEXT,
-    todo=some(TEXT),
-    settings=some(TEXT),
-    commands=some(TEXT),
-    page=TEXT,
+    step=str,
+    state=str,
+    standing=str,
+    todo=some(str),
+    settings=some(str),
+    commands=some(str),
+    page=str,
 )
-_ANONYMOUS: Final = record(host=TEXT, client_id=TEXT, connections=WHOLE)
+_ANONYMOUS: Final = record(host=str, client_id=str, connections=int)
 _MISSING: Final = record(
-    user=TEXT,
-    right=TEXT,
-    resource=TEXT,
-    requests=WHOLE,
-    last=NUMBER,
-    because=TEXT,
-    by_rule=TRUTH,
-    denied=TRUTH,
+    user=str,
+    right=str,
+    resource=str,
+    requests=int,
+    last=float,
+    because=str,
+    by_rule=bool,
+    denied=bool,
 )
 #: Rows of a table for people.
 _SHOWN: Final = 30
@@ -48,12 +48,12 @@ def secure() -> None:
 @secure.command()
 @shows(
     record(
-        next=maybe(TEXT),
+        next=maybe(str),
         steps=some(_STEP),
-        unknown=mapping(TEXT),
+        unknown=mapping(str),
         anonymous=some(_ANONYMOUS),
         missing=some(_MISSING),
-        missing_left_out=WHOLE,
+        missing_left_out=int,
     )
 )
 @command_options

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, record, shows, some
+from vq.cli.base.json_schema import record, shows, some
 from vq.cli.base.options import Commands, Invocation, command_options, no_effect, yes_option
 from vq.cli.base.passwords import new_password
 from vq.cli.base.text import in_seconds, utc
@@ -25,13 +25,13 @@ from vq.operations.security.users import (
 )
 
 _USER: Final = record(
-    user=TEXT,
-    roles=some(TEXT),
-    passwords_since_s=some(NUMBER),
-    rotating=TRUTH,
-    created_s=NUMBER,
-    by=TEXT,
-    problem=TEXT,
+    user=str,
+    roles=some(str),
+    passwords_since_s=some(float),
+    rotating=bool,
+    created_s=float,
+    by=str,
+    problem=str,
 )
 _COLUMNS: Final = ("user", "roles", "password", "created", "by", "problem")
 
@@ -147,7 +147,7 @@ def roles(invocation: Invocation, name: str, added: Sequence[str], removed: Sequ
 @user.command()
 @_name
 @yes_option
-@shows(record(done=TRUTH, user=TEXT))
+@shows(record(done=bool, user=str))
 @command_options
 def remove(invocation: Invocation, name: str, yes: bool) -> None:
     """Remove a user; its connections end."""

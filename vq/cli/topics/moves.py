@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from vq.cli.base.json_schema import TEXT, WHOLE, maybe, record, some
+from vq.cli.base.json_schema import maybe, record, some
 from vq.cli.base.options import Invocation
 from vq.model import Span
 from vq.operations.partitions.placements import Move, Moved
 
-RANGE_SCHEMA: Final = record(group=TEXT, start=WHOLE, end=maybe(WHOLE), first_number=maybe(WHOLE))
+RANGE_SCHEMA: Final = record(group=str, start=int, end=maybe(int), first_number=maybe(int))
 
 MOVES_SCHEMA: Final = some(
-    record(**{"topic": TEXT, "partition": WHOLE, "from": TEXT, "to": TEXT}, at_offset=maybe(WHOLE))
+    record(**{"topic": str, "partition": int, "from": str, "to": str}, at_offset=maybe(int))
 )
 
 _COLUMNS = ("topic", "partition", "from", "to", "at_offset")

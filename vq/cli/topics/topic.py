@@ -9,7 +9,7 @@ import click
 from vq import limits
 from vq.cli.base.completion import broker_group_names, topic_names
 from vq.cli.base.errors import CommandFailed, check_readable
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, having, maybe, record, shows, some
+from vq.cli.base.json_schema import having, maybe, record, shows, some
 from vq.cli.base.options import (
     Commands,
     Invocation,
@@ -53,11 +53,11 @@ from vq.operations.topics.topics import (
 )
 
 _ORIGIN: Final = record(
-    created_s=maybe(NUMBER),
-    created_by=maybe(record(client=TEXT, host=TEXT)),
-    auto_created=maybe(TRUTH),
+    created_s=maybe(float),
+    created_by=maybe(record(client=str, host=str)),
+    auto_created=maybe(bool),
 )
-_PLACEMENT: Final = record(partition=WHOLE, group=maybe(TEXT), state=maybe(TEXT))
+_PLACEMENT: Final = record(partition=int, group=maybe(str), state=maybe(str))
 
 
 @click.group(cls=Commands)
@@ -72,7 +72,7 @@ def topic() -> None:
 @click.option(
     "--if-not-exists", is_flag=True, help="Leave a topic of this name as it is, without an error."
 )
-@shows(record(topic=TEXT, id=TEXT, created=TRUTH, partitions=some(_PLACEMENT)))
+@shows(record(topic=str, id=str, created=bool, partitions=some(_PLACEMENT)))
 @command_options
 def create(invocation: Invocation, name: str, if_not_exists: bool, **options: Any) -> None:
     """Make a topic and place its partitions evenly on the live broker groups."""
@@ -119,7 +119,7 @@ def _placement_row(placement: PartitionPlacement) -> dict[str, Value]:
 @topic.command()
 @click.argument("name", shell_complete=topic_names)
 @topic_options(partitions_max=limits.PARTITIONS_PER_TOPIC_MAX, defaults=False)
-@shows(record(topic=TEXT, partitions=WHOLE, **SETTINGS_SCHEMA["properties"]))
+@shows(record(topic=str, partitions=int, **SETTINGS_SCHEMA["properties"]))
 @command_options
 def alter(invocation: Invocation, name: str, partitions: int | None, **options: Any) -> None:
     """Change settings of a topic; one that is not given keeps its value.
@@ -164,28 +164,28 @@ _LIST_COLUMNS = (
     some(
         having(
             _ORIGIN,
-            topic=TEXT,
-            id=TEXT,
-            partitions=WHOLE,
-            flush=TEXT,
-            replication=TEXT,
-            min_insync=WHOLE,
-            retention_s=maybe(WHOLE),
-            writable=TRUTH,
-            broker_groups=some(TEXT),
-            closed_partitions=WHOLE,
+            topic=str,
+            id=str,
+            partitions=int,
+            flush=str,
+            replication=str,
+            min_insync=int,
+            retention_s=maybe(int),
+            writable=bool,
+            broker_groups=some(str),
+            closed_partitions=int,
         )
     ),
     deleted=some(
         record(
-            topic=TEXT,
-            id=TEXT,
-            partitions=WHOLE,
-            deleted_s=NUMBER,
-            deleted_by=record(client=TEXT, host=TEXT),
-            grace_s=WHOLE,
-            left_s=WHOLE,
-            gone_s=WHOLE,
+            topic=str,
+            id=str,
+            partitions=int,
+            deleted_s=float,
+            deleted_by=record(client=str, host=str),
+            grace_s=int,
+            left_s=int,
+            gone_s=int,
         )
     ),
 )
@@ -251,21 +251,21 @@ _COLUMNS = ("partition", "group", "state", "earliest", "latest", "bytes", "damag
 @click.argument("name", shell_complete=topic_names)
 @shows(
     record(
-        topic=TEXT,
-        id=TEXT,
+        topic=str,
+        id=str,
         **_ORIGIN["properties"],
         **SETTINGS_SCHEMA["properties"],
         partitions=some(
             having(
                 _PLACEMENT,
-                earliest=maybe(WHOLE),
-                latest=maybe(WHOLE),
-                bytes=maybe(WHOLE),
-                damaged=maybe(WHOLE),
+                earliest=maybe(int),
+                latest=maybe(int),
+                bytes=maybe(int),
+                damaged=maybe(int),
                 ranges=some(RANGE_SCHEMA),
                 damage=some(DAMAGE_SCHEMA),
-                reasons=some(TEXT),
-                held=maybe(record(by=TEXT, start=WHOLE, bytes=WHOLE, since_s=maybe(NUMBER))),
+                reasons=some(str),
+                held=maybe(record(by=str, start=int, bytes=int, since_s=maybe(float))),
             )
         ),
     )
@@ -424,7 +424,7 @@ def held_json(held: HeldBack) -> dict[str, Any]:
     help="Group that takes over.",
 )
 @yes_option
-@shows(record(done=TRUTH, moves=MOVES_SCHEMA))
+@shows(record(done=bool, moves=MOVES_SCHEMA))
 @command_options
 def move(
     invocation: Invocation, name: str, partitions: Sequence[int], group: str, yes: bool
@@ -456,7 +456,7 @@ def move(
     help="Look at this one only; may be given several times.",
 )
 @yes_option
-@shows(record(done=TRUTH, moves=MOVES_SCHEMA))
+@shows(record(done=bool, moves=MOVES_SCHEMA))
 @command_options
 def heal_clock(invocation: Invocation, name: str, partitions: Sequence[int], yes: bool) -> None:
     """Give partitions true append times again after a clock was ahead; copies nothing.

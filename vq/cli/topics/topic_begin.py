@@ -5,7 +5,7 @@ from dataclasses import asdict
 import click
 
 from vq.cli.base.completion import topic_names
-from vq.cli.base.json_schema import TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import maybe, record, shows, some
 from vq.cli.base.options import Invocation, WholeNumber, command_options, yes_option
 from vq.cli.topics.moves import RANGE_SCHEMA, range_json
 from vq.operations.topics.begins import NewBegin, begin_anew
@@ -27,13 +27,13 @@ from vq.operations.topics.begins import NewBegin, begin_anew
 @yes_option
 @shows(
     record(
-        done=TRUTH,
-        topic=TEXT,
-        partition=WHOLE,
-        group=TEXT,
-        offset=WHOLE,
+        done=bool,
+        topic=str,
+        partition=int,
+        group=str,
+        offset=int,
         given_up=some(RANGE_SCHEMA),
-        committed=maybe(WHOLE),
+        committed=maybe(int),
     )
 )
 @command_options

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from vq.operations.topics.emptying import GroupDrain
 from typing import Final
 
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, having, maybe, record, shows, some
+from vq.cli.base.json_schema import having, maybe, record, shows, some
 
 _CLOSED_TOPIC: Final = record(
-    topic=TEXT,
-    id=TEXT,
-    writable=TRUTH,
-    changed=TRUTH,
-    closed_s=maybe(NUMBER),
-    partitions=some(record(partition=WHOLE, end=maybe(WHOLE))),
-    unconfirmed=some(TEXT),
+    topic=str,
+    id=str,
+    writable=bool,
+    changed=bool,
+    closed_s=maybe(float),
+    partitions=some(record(partition=int, end=maybe(int))),
+    unconfirmed=some(str),
 )
 
 _NAME = click.argument("name", shell_complete=topic_names)
@@ -69,7 +69,7 @@ def close(invocation: Invocation, name: str, timeout: float) -> None:
 
 @click.command(name="open")
 @_NAME
-@shows(record(topic=TEXT, id=TEXT, writable=TRUTH, changed=TRUTH))
+@shows(record(topic=str, id=str, writable=bool, changed=bool))
 @command_options
 def open_(invocation: Invocation, name: str) -> None:
     """Open a topic for writes again, after `vq topic close` or `drain`; also if it is open."""
@@ -97,26 +97,26 @@ def open_(invocation: Invocation, name: str) -> None:
 @shows(
     having(
         _CLOSED_TOPIC,
-        drained=TRUTH,
+        drained=bool,
         groups=some(
             record(
-                group=TEXT,
-                members=maybe(WHOLE),
-                by_stream=TRUTH,
-                done=TRUTH,
-                lag_bytes=maybe(WHOLE),
+                group=str,
+                members=maybe(int),
+                by_stream=bool,
+                done=bool,
+                lag_bytes=maybe(int),
                 behind=some(
                     record(
-                        partition=WHOLE,
-                        owner=maybe(TEXT),
-                        committed=maybe(WHOLE),
-                        end=maybe(WHOLE),
-                        lag_bytes=maybe(WHOLE),
-                        lag_messages=maybe(WHOLE),
-                        stopped=maybe(TEXT),
+                        partition=int,
+                        owner=maybe(str),
+                        committed=maybe(int),
+                        end=maybe(int),
+                        lag_bytes=maybe(int),
+                        lag_messages=maybe(int),
+                        stopped=maybe(str),
                     )
                 ),
-                error=maybe(TEXT),
+                error=maybe(str),
             )
         ),
     )

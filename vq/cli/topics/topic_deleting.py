@@ -10,7 +10,7 @@ import click
 
 from vq.cli.base.completion import deleted_topic_names, topic_names
 from vq.cli.base.errors import check_readable
-from vq.cli.base.json_schema import TEXT, TRUTH, WHOLE, maybe, record, shows
+from vq.cli.base.json_schema import maybe, record, shows
 from vq.cli.base.options import Invocation, command_options, yes_option
 from vq.cli.base.text import in_seconds, utc
 from vq.client.cluster import ClusterClient
@@ -26,15 +26,15 @@ from vq.operations.topics.topics import Topic
 @yes_option
 @shows(
     record(
-        done=TRUTH,
-        topic=TEXT,
-        partitions=WHOLE,
-        bytes=WHOLE,
-        exact=TRUTH,
-        unreadable=maybe(TEXT),
-        keeps_data=TRUTH,
-        grace_s=WHOLE,
-        deleted=TRUTH,
+        done=bool,
+        topic=str,
+        partitions=int,
+        bytes=int,
+        exact=bool,
+        unreadable=maybe(str),
+        keeps_data=bool,
+        grace_s=int,
+        deleted=bool,
     )
 )
 @command_options
@@ -99,7 +99,7 @@ def duration(seconds: int) -> str:
 
 @click.command()
 @click.argument("name", shell_complete=deleted_topic_names)
-@shows(record(topic=TEXT, id=TEXT, partitions=WHOLE, changed=TRUTH))
+@shows(record(topic=str, id=str, partitions=int, changed=bool))
 @command_options
 def undelete(invocation: Invocation, name: str) -> None:
     """Bring a deleted topic back as it was: messages, settings and every group's progress.

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from vq import limits
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record
+from vq.cli.base.json_schema import maybe, record
 from vq.cli.base.options import compression_options, size_of
 from vq.cli.base.output import Output, Value
 from vq.coordination.tree.values.cluster import ClusterSettings
@@ -26,23 +26,23 @@ from vq.model import (
 )
 
 SETTINGS_SCHEMA: Final = record(
-    flush=TEXT,
-    flush_interval_messages=WHOLE,
-    flush_interval_s=NUMBER,
-    retention_s=maybe(WHOLE),
-    retention_bytes=maybe(WHOLE),
-    retention_early_s=maybe(WHOLE),
-    retention_policy=TEXT,
-    archive_after_s=maybe(WHOLE),
-    archive_to=maybe(TEXT),
-    max_message_bytes=WHOLE,
-    compression=TEXT,
-    compression_threshold_bytes=WHOLE,
-    replication=TEXT,
-    min_insync=WHOLE,
-    pool=TEXT,
-    readable=TRUTH,
-    writable=TRUTH,
+    flush=str,
+    flush_interval_messages=int,
+    flush_interval_s=float,
+    retention_s=maybe(int),
+    retention_bytes=maybe(int),
+    retention_early_s=maybe(int),
+    retention_policy=str,
+    archive_after_s=maybe(int),
+    archive_to=maybe(str),
+    max_message_bytes=int,
+    compression=str,
+    compression_threshold_bytes=int,
+    replication=str,
+    min_insync=int,
+    pool=str,
+    readable=bool,
+    writable=bool,
 )
 
 #: Stand for None where a text is needed.

@@ -7,7 +7,7 @@ import click
 
 from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import maybe, record, shows, some
 from vq.cli.base.options import Invocation, WholeNumber, command_options
 from vq.cli.base.text import in_seconds
 from vq.errors import InvalidArgument
@@ -17,13 +17,13 @@ from vq.operations.topics.verification import Verified, VerifyProgress
 from vq.operations.topics.verification import verify as verify_topics
 
 DAMAGE_SCHEMA: Final = record(
-    group=TEXT,
-    node=maybe(TEXT),
-    start=WHOLE,
-    end=WHOLE,
-    file=TEXT,
-    reason=TEXT,
-    found_s=maybe(NUMBER),
+    group=str,
+    node=maybe(str),
+    start=int,
+    end=int,
+    file=str,
+    reason=str,
+    found_s=maybe(float),
 )
 
 
@@ -42,15 +42,15 @@ DAMAGE_SCHEMA: Final = record(
 @shows(
     some(
         record(
-            topic=TEXT,
-            partition=WHOLE,
-            group=TEXT,
-            node=maybe(TEXT),
-            damaged=maybe(WHOLE),
-            repaired=maybe(WHOLE),
-            error=maybe(TEXT),
-            read_bytes=maybe(WHOLE),
-            skipped_bytes=maybe(WHOLE),
+            topic=str,
+            partition=int,
+            group=str,
+            node=maybe(str),
+            damaged=maybe(int),
+            repaired=maybe(int),
+            error=maybe(str),
+            read_bytes=maybe(int),
+            skipped_bytes=maybe(int),
             damage=maybe(some(DAMAGE_SCHEMA)),
         )
     )
