@@ -32,31 +32,29 @@ class Shape(Generic[V]):
         of: The class.
         names: The fields of the object in their order: ``topic``; ``bytes=size_bytes`` if the
             attribute has another name, ``node=server.node`` if it is that of an attribute (null
-            where that is None), ``begun_s`` for ``begun_ms``; ``error?`` if an empty value is null.
-            "": all fields of the class.
-        parts: For fields whose values, or whose elements, need a shape of their own.
+            where that is None), ``begun_s`` for ``begun_ms``, ``state=`` for the value itself;
+            ``error?`` if an empty value is null; ``*`` for all fields of the class.
+        parts: By field: the shape of its value, or of the elements; or a function of its value
+            whose declared result is shown.
     """
 
-    def __init__(self, of: type[V], names: str = "", **parts: "Shape[Any]") -> None:
-        self._fields = {
-            name: _Field(of, attribute, empty_is_null, parts.get(name))
-            for name, attribute, empty_is_null in (
-                _parsed(of, word) for word in names.split() or _attributes(of)
-            )
+    def __init__(
+        self, of: type[V], names: str = "*", **parts: "Shape[Any] | Callable[[Any], Any]"
+    ) -> None:
+        words = [each for word in names.split() for each in _all_of(of, word)]
+        self.fields: Final[Mapping[str, _Field]] = {
+            name: _Field(of, attribute, empty_is_null, parts.pop(name, None))
+            for name, attribute, empty_is_null in (_parsed(of, word) for word in words)
         }
+        assert not parts, f"{parts} are no fields"
 
     def __call__(self, value: V) -> dict[str, Any]:
         """Return a value as JSON has it."""
-        return {name: each.shown(value) for name, each in self._fields.items()}
+        return {name: each.shown(value) for name, each in self.fields.items()}
 
     def all(self, values: Iterable[V]) -> list[dict[str, Any]]:
         """Return several values as JSON has them."""
         return [self(each) for each in values]
-
-    @property
-    def fields(self) -> Mapping[str, "_Field"]:
-        """The kind of each field."""
-        return self._fields
 
 
 class _Field(NamedTuple):
@@ -65,25 +63,33 @@ class _Field(NamedTuple):
     of: type[Any]
     attribute: str
     empty_is_null: bool
-    part: Shape[Any] | None
+    part: "Shape[Any] | Callable[[Any], Any] | None"
 
     def shown(self, value: Any) -> Any:
-        for name in self.attribute.split("."):
+        for name in self._path:
             value = None if value is None else getattr(value, name)
         if self.empty_is_null and not value:
             return None
-        if self.attribute.endswith("_ms"):
-            return in_seconds(value)
-        return _shown(value, self.part)
+        if isinstance(self.part, Shape | None):
+            in_ms = self.attribute.endswith("_ms")
+            return in_seconds(value) if in_ms else _shown(value, self.part)
+        return None if value is None else _shown(self.part(value), None)
 
     def schema(self) -> Schema:
         hint: Any = self.of
         may_be_null = self.empty_is_null
-        for name in self.attribute.split("."):
+        for name in self._path:
             hint, is_optional = _hint_of(hint, name)
             may_be_null |= is_optional
-        found = _of_type(float if self.attribute.endswith("_ms") else hint, self.part)
+        if not isinstance(self.part, Shape | None):
+            found = _of_type(typing.get_type_hints(self.part)["return"], None)
+        else:
+            found = _of_type(float if self.attribute.endswith("_ms") else hint, self.part)
         return _or_null(found) if may_be_null else found
+
+    @property
+    def _path(self) -> list[str]:
+        return self.attribute.split(".") if self.attribute else []
 
 
 class _Maybe(NamedTuple):
@@ -163,6 +169,8 @@ def _of_type(hint: Any, part: Shape[Any] | None) -> Schema:
     hint, is_optional = _without_none(hint)
     if is_optional:
         return _or_null(_of_type(hint, part))
+    if isinstance(hint, tuple):  # a whole number is a number
+        return {"type": [_NAMES[each] for each in hint if not (each is int and float in hint)]}
     if hint in _NAMES:
         return {"type": _NAMES[hint]}
     origin, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
@@ -187,7 +195,9 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     if typing.get_origin(hint) not in (types.UnionType, typing.Union):
         return hint, False
     kinds = [each for each in typing.get_args(hint) if each is not types.NoneType]
-    return kinds[0], len(kinds) < len(typing.get_args(hint))
+    plain = tuple(each for each in kinds if each in _NAMES)
+    found = plain if len(plain) == len(kinds) > 1 else kinds[0]
+    return found, len(kinds) < len(typing.get_args(hint))
 
 
 def _or_null(schema: Schema) -> Schema:
@@ -213,6 +223,10 @@ def _attributes(of: type[Any]) -> list[str]:
     return [each.name for each in fields(of)] if is_dataclass(of) else list(of._fields)  # type: ignore[attr-defined]
 
 
+def _all_of(of: type[Any], word: str) -> list[str]:
+    return _attributes(of) if word == "*" else [word]
+
+
 def _parsed(of: type[Any], word: str) -> tuple[str, str, bool]:
     """Return name, attribute, and whether an empty value is null, of a word of ``names``."""
     text = word.removesuffix("?")
@@ -223,3 +237,8 @@ def _parsed(of: type[Any], word: str) -> tuple[str, str, bool]:
         in_ms = f"{name[:-2]}_ms"
         attribute = in_ms if name.endswith("_s") and in_ms in _attributes(of) else name
     return name, attribute, text != word
+
+
+def as_text(value: object) -> str:
+    """Return a value as text: the kind of a field whose numbers or names are more than JSON has."""
+    return str(value)

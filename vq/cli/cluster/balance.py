@@ -3,7 +3,6 @@
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ import click
 
 from vq.cli.base.completion import broker_group_names, topic_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import having, mapping, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, having, mapping, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, Seconds, WholeNumber, command_options
 from vq.cli.cluster.balance_runs import (
     PLAN_FILE,
@@ -25,36 +24,26 @@ from vq.errors import InvalidArgument
 from vq.model import COMMON_POOL, TopicPartition
 from vq.operations.allocation import goals as goal_bounds
 from vq.operations.allocation import measuring
-from vq.operations.allocation.facts import AllocationFacts, GroupLoad
+from vq.operations.allocation.board import BrokenGoal, GoalScore
+from vq.operations.allocation.facts import AllocationFacts, GroupLoad, MeasuredPartition
 from vq.operations.allocation.goals import AllocationGoals, LoadGoal, RequiredLabel
 from vq.operations.allocation.measuring import group_loads, measure_allocation
 from vq.operations.allocation.plan_json import plan_to_json, wanted_moves
 from vq.operations.allocation.planning import plan_allocation
-from vq.operations.allocation.plans import AllocationPlan
+from vq.operations.allocation.plans import AllocatedMove, AllocationPlan, GroupSums, KeptLoad
 from vq.operations.base.sizes import bytes_text
 
-_GROUP: Final = record(
-    group=str,
-    pool=str,
-    labels=mapping(str),
-    racks=some(str),
-    alive=bool,
-    draining=bool,
-    nodes=int,
-    partitions=maybe(int),
-    bytes_per_s=maybe(float),
-    messages_per_s=maybe(float),
-    copied_bytes_per_s=maybe(float),
-    stored_bytes=maybe(int),
-    busy=maybe(float),
-    capacity_bytes_per_s=maybe(float),
-    flush_s=maybe(float),
-    queue_depth=maybe(int),
-    disk_bytes_free=maybe(int),
-    disk_bytes_total=maybe(int),
-    disk_growth_bytes_per_hour=maybe(int),
-    disk_full_in_hours=maybe(float),
-    error=maybe(str),
+
+def _pool(group: GroupLoad) -> str:
+    return group.pool or COMMON_POOL
+
+
+_GROUP: Final = Shape(
+    GroupLoad,
+    "group pool= labels racks alive draining nodes partitions bytes_per_s messages_per_s "
+    "copied_bytes_per_s stored_bytes busy capacity_bytes_per_s flush_s queue_depth disk_bytes_free "
+    "disk_bytes_total disk_growth_bytes_per_hour disk_full_in_hours error?",
+    pool=_pool,
 )
 _SUMS: Final = record(
     bytes_per_s=maybe(float),
@@ -62,25 +51,12 @@ _SUMS: Final = record(
     stored_bytes=maybe(float),
 )
 _TOPIC: Final = having(_SUMS, topic=str, pool=str, partitions=int, groups=int)
-_PARTITION: Final = having(_SUMS, topic=str, partition=int, group=maybe(str), error=maybe(str))
+_PARTITION: Final = Shape(
+    MeasuredPartition, "topic partition group bytes_per_s messages_per_s stored_bytes error?"
+)
 
-_SCORE: Final = some(
-    record(
-        goal=str,
-        pool=str,
-        groups=int,
-        unknown=int,
-        skew=maybe(float),
-        mean=maybe(float),
-        limit=float,
-        highest=float,
-        group=maybe(str),
-        excess=float,
-    )
-)
-_BROKEN: Final = some(
-    record(goal=str, group=str, topic=maybe(str), partition=maybe(int), reason=str)
-)
+_SCORE: Final = some(Shape(GoalScore))
+_BROKEN: Final = some(Shape(BrokenGoal, "goal group topic? partition reason"))
 _PLAN: Final = record(
     v=int,
     id=str,
@@ -103,13 +79,10 @@ _PLAN: Final = record(
         disk_used_max=float,
     ),
     moves=some(
-        having(
-            _SUMS,
-            **{"topic": str, "partition": int, "from": str, "to": str},
-            start=int,
-            version=int,
-            goal=str,
-            reason=str,
+        Shape(
+            AllocatedMove,
+            "topic partition from=source to=target bytes_per_s messages_per_s stored_bytes start "
+            "version goal reason",
         )
     ),
     topics=some(record(topic=str, id=str, min_insync=int, pool=str, new_pool=str)),
@@ -121,8 +94,8 @@ _PLAN: Final = record(
             draining=bool,
             version=int,
             counts=bool,
-            before=having(_SUMS, partitions=int),
-            after=having(_SUMS, partitions=int),
+            before=Shape(GroupSums),
+            after=Shape(GroupSums),
         )
     ),
     score_before=_SCORE,
@@ -130,7 +103,7 @@ _PLAN: Final = record(
     broken_before=_BROKEN,
     broken=_BROKEN,
     refused=_BROKEN,
-    kept=some(record(group=str, goal=str, reason=str)),
+    kept=some(Shape(KeptLoad)),
     notes=some(str),
 )
 _NEW_FILE = click.Path(dir_okay=False, path_type=Path)
@@ -185,7 +158,7 @@ def load(
     missing = sorted(set(names) - facts.topics.keys())
     if missing:
         raise InvalidArgument(f"there is no topic {missing[0]!r}; see `vq topic list`")
-    rows = _topic_rows(facts) if by == "topics" else _partition_rows(facts)
+    rows = _topic_rows(facts) if by == "topics" else _PARTITION.all(facts.partitions.values())
     rows.sort(key=lambda row: -(row["bytes_per_s"] or 0.0))
     _show_loads(invocation, rows[:top], by)
     if len(rows) > top and invocation.output.to_terminal:
@@ -198,12 +171,12 @@ def load(
 def _show_groups(invocation: Invocation, found: Sequence[GroupLoad]) -> None:
     output = invocation.output
     if output.as_json:
-        output.document([_group_json(each) for each in found])
+        output.document(_GROUP.all(found))
         return
     rows = [
         {
             "group": each.group,
-            "pool": each.pool or COMMON_POOL,
+            "pool": _pool(each),
             "partitions": each.partitions,
             "bytes": _per_s(each.bytes_per_s),
             "messages": None if each.messages_per_s is None else f"{each.messages_per_s:.1f}/s",
@@ -232,41 +205,13 @@ def _group_state(group: GroupLoad) -> str:
     return "draining" if group.draining else "ok"
 
 
-def _group_json(group: GroupLoad) -> dict[str, Any]:
-    values = asdict(group)
-    del values["version"]
-    flush_ms = values.pop("flush_ms")
-    return {
-        **values,
-        "pool": group.pool or COMMON_POOL,
-        "racks": list(group.racks),
-        "flush_s": None if flush_ms is None else flush_ms / 1_000,
-        "error": group.error or None,
-    }
-
-
 def _per_s(rate: float | None) -> str | None:
     return None if rate is None else f"{bytes_text(round(rate))}/s"
 
 
-def _partition_rows(facts: AllocationFacts) -> list[dict[str, Any]]:
-    return [
-        {
-            "topic": each.topic,
-            "partition": each.partition,
-            "group": each.group,
-            "bytes_per_s": each.bytes_per_s,
-            "messages_per_s": each.messages_per_s,
-            "stored_bytes": each.stored_bytes,
-            "error": each.error or None,
-        }
-        for each in facts.partitions.values()
-    ]
-
-
 def _topic_rows(facts: AllocationFacts) -> list[dict[str, Any]]:
     held: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in _partition_rows(facts):
+    for row in _PARTITION.all(facts.partitions.values()):
         held[row["topic"]].append(row)
     return [
         {

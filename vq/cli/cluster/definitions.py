@@ -3,12 +3,12 @@
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, record, shows, some
 from vq.cli.base.new_file import check_new, write_new
 from vq.cli.base.options import Invocation, command_options, yes_option
 from vq.client.cluster import ClusterClient
@@ -27,13 +27,7 @@ from vq.operations.cluster.definitions import (
     plan_import_definitions,
 )
 
-_STEP: Final = record(
-    kind=str,
-    name=str,
-    action=str,
-    changes=some(record(field=str, before=str, after=str)),
-    why_not=maybe(str),
-)
+_STEP: Final = Shape(DefinitionStep, "kind name action changes why_not?")
 
 
 @click.command()
@@ -111,7 +105,7 @@ def import_(invocation: Invocation, file: Path, prune: bool, offsets: bool, yes:
                 "changed": planned.count(DefinitionAction.CHANGE),
                 "left": planned.count(DefinitionAction.LEAVE),
                 "deleted": planned.count(DefinitionAction.DELETE),
-                "steps": [_step_json(each) for each in steps],
+                "steps": [_STEP(each) for each in steps],
             }
         )
     else:
@@ -141,19 +135,6 @@ def _read(file: Path) -> Definitions:
         raise InvalidArgument(f"{file}: {error.message}") from error
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"{file} is no JSON document: {error}") from error
-
-
-def _step_json(step: DefinitionStep) -> dict[str, Any]:
-    return {
-        "kind": step.kind,
-        "name": step.name,
-        "action": str(step.action),
-        "changes": [
-            {"field": each.field, "before": each.before, "after": each.after}
-            for each in step.changes
-        ],
-        "why_not": step.why_not or None,
-    }
 
 
 def _is_shown(step: DefinitionStep) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, maybe, record, shows, some
 from vq.cli.base.new_file import check_new, write_new
 from vq.cli.base.options import Commands, Invocation, command_options, yes_option
 from vq.cli.base.output import Output
@@ -29,6 +29,7 @@ from vq.operations.tree.checking import (
 )
 from vq.operations.tree.copying import (
     ImportAction,
+    ImportStep,
     PlannedImport,
     export_tree,
     import_tree,
@@ -44,9 +45,12 @@ from vq.operations.tree.securing import (
 from vq.operations.tree.tree_rules import TreeFinding
 from vq.security.secret_files import read_secret_file
 
-_FINDING: Final = record(
-    path=str, problem=str, severity=str, text=str, commands=some(str), repair=maybe(str)
+_CHECKED: Final = Shape(
+    CheckedTree,
+    "nodes errors warnings infos findings",
+    findings=Shape(TreeFinding, "path problem severity text commands repair=repair_text?"),
 )
+_STEP: Final = Shape(ImportStep, "action path")
 T = TypeVar("T")
 
 SECRET_FILE: Final = click.Path(dir_okay=False, path_type=Path)
@@ -62,7 +66,7 @@ def zk() -> None:
 
 
 @zk.command()
-@shows(record(nodes=int, errors=int, warnings=int, infos=int, findings=some(_FINDING)))
+@shows(_CHECKED)
 @command_options
 def check(invocation: Invocation) -> None:
     """Check every node of the tree: its value, and what it refers to. Changes nothing.
@@ -73,19 +77,17 @@ def check(invocation: Invocation) -> None:
     found = invocation.call(check_tree)
     output = invocation.output
     if output.as_json:
-        output.document(
-            {
-                "nodes": found.nodes,
-                "errors": found.errors,
-                "warnings": found.warnings,
-                "infos": found.infos,
-                "findings": [_finding_json(each) for each in found.findings],
-            }
-        )
+        output.document(_CHECKED(found))
     else:
         _show_findings(output, found)
     if found.errors:
         raise CommandFailed(f"{found.errors} of {found.nodes} nodes have errors")
+
+
+_REPAIRED: Final = Shape(
+    RepairedNode,
+    "path=finding.path problem=finding.problem repair=finding.repair_text why_not?",
+)
 
 
 @zk.command()
@@ -95,13 +97,7 @@ def check(invocation: Invocation) -> None:
     help="Export the tree into this new file before.  [vq-tree-CLUSTER-TIME.jsonl]",
 )
 @yes_option
-@shows(
-    record(
-        done=bool,
-        backup=maybe(str),
-        repairs=some(record(path=str, problem=str, repair=str, why_not=maybe(str))),
-    )
-)
+@shows(record(done=bool, backup=maybe(str), repairs=some(_REPAIRED)))
 @command_options
 def repair(invocation: Invocation, backup: Path | None, yes: bool) -> None:
     """Repair what is safe and unambiguous of what `vq zk check` finds, after an export.
@@ -129,19 +125,11 @@ def repair(invocation: Invocation, backup: Path | None, yes: bool) -> None:
     found = invocation.call(work)
     output = invocation.output
     written = str(backup) if yes and found else None
-    rows = [
-        {
-            "path": each.finding.path,
-            "problem": each.finding.problem,
-            "repair": each.finding.repair_text,
-            "why_not": each.why_not or None,
-        }
-        for each in found
-    ]
+    rows = _REPAIRED.all(found)
     if output.as_json:
         output.document({"done": yes, "backup": written, "repairs": rows})
     else:
-        output.table(rows, columns=("path", "problem", "repair", "why_not"), optional=("why_not",))
+        output.table(rows, columns=tuple(_REPAIRED.fields), optional=("why_not",))
         if written is not None:
             output.remark(f"the tree as it was is in {written}")
     if not found:
@@ -351,7 +339,7 @@ def export(invocation: Invocation, file: Path, below: str, with_secrets: bool) -
         deleted=int,
         different=some(str),
         refused=maybe(str),
-        steps=some(record(action=str, path=str)),
+        steps=some(_STEP),
     )
 )
 @command_options
@@ -398,7 +386,7 @@ def _show_import(invocation: Invocation, planned: PlannedImport, *, yes: bool) -
         "changed": planned.count(ImportAction.CHANGE),
         "deleted": planned.count(ImportAction.DELETE),
     }
-    steps = [{"action": str(each.action), "path": each.path} for each in planned.steps]
+    steps = _STEP.all(planned.steps)
     if output.as_json:
         output.document(
             {
@@ -441,15 +429,6 @@ def _read(file: Path) -> TreeExport:
 
 
 # Showing ----------------------------------------------------------------------------------------
-def _finding_json(found: TreeFinding) -> dict[str, Any]:
-    return {
-        "path": found.path,
-        "problem": found.problem,
-        "severity": str(found.severity),
-        "text": found.text,
-        "commands": list(found.commands),
-        "repair": found.repair_text or None,
-    }
 
 
 def _show_findings(output: Output, found: CheckedTree) -> None:

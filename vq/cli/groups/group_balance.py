@@ -1,13 +1,14 @@
 """``vq group plan`` and ``vq group history``: who would get which partitions, and who had them."""
 
 from dataclasses import asdict
+from typing import Final
 
 import click
 
 from vq.cli.base.completion import group_names, topic_names
-from vq.cli.base.json_schema import maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, shows, some
 from vq.cli.base.options import Invocation, WholeNumber, command_options
-from vq.cli.base.text import in_seconds, utc
+from vq.cli.base.text import utc
 from vq.client.cluster import ClusterClient
 from vq.coordination.groups.rebalance import STRATEGIES
 from vq.operations.groups.balance import (
@@ -28,16 +29,7 @@ from vq.operations.groups.balance import (
     metavar="N",
     help="With so many members; new ones are called new-1 and so on.",
 )
-@shows(
-    record(
-        group=str,
-        strategy=str,
-        group_strategy=str,
-        partitions=int,
-        members=some(record(member=str, now=int, then=int, is_there=bool, stays=bool)),
-        moves=some(record(topic=str, partition=int, before=maybe(str), after=maybe(str))),
-    )
-)
+@shows(Shape(BalancePlan, "group strategy group_strategy partitions members moves"))
 @command_options
 def plan(invocation: Invocation, name: str, strategy: str | None, members: int | None) -> None:
     """Show who would get which partitions of a group; nothing is changed.
@@ -54,7 +46,7 @@ def plan(invocation: Invocation, name: str, strategy: str | None, members: int |
     moves = [asdict(each) for each in planned.moves]
     output = invocation.output
     if output.as_json:
-        output.document({**asdict(planned), "members": shares, "moves": moves})
+        output.document(asdict(planned))
         return
     output.table(shares, columns=("member", "now", "then"))
     output.title("")
@@ -68,25 +60,16 @@ def plan(invocation: Invocation, name: str, strategy: str | None, members: int |
     )
 
 
+_CHANGE: Final = Shape(OwnerChange)
+
+
 @click.command()
 @click.argument("name", shell_complete=group_names)
 @click.option("--topic", metavar="TOPIC", shell_complete=topic_names, help="Only of this one.")
 @click.option(
     "--partition", type=WholeNumber(min=0), metavar="N", help="Only of this one; needs --topic."
 )
-@shows(
-    some(
-        record(
-            topic=str,
-            partition=int,
-            member=str,
-            before=maybe(str),
-            reason=str,
-            time_s=float,
-            generation=int,
-        )
-    )
-)
+@shows(some(_CHANGE))
 @command_options
 def history(invocation: Invocation, name: str, topic: str | None, partition: int | None) -> None:
     """Show who had which partition of a group when, and why it changed; the oldest first.
@@ -103,10 +86,7 @@ def history(invocation: Invocation, name: str, topic: str | None, partition: int
 
     found, output = invocation.call(work), invocation.output
     if output.as_json:
-        documents = [{**asdict(each), "time_s": in_seconds(each.time_ms)} for each in found]
-        for each in documents:
-            del each["time_ms"]
-        output.document(documents)
+        output.document(_CHANGE.all(found))
         return
     output.table(
         [

@@ -1,40 +1,21 @@
 """``vq group shared``: what is open of a shared group."""
 
 from dataclasses import asdict
-from typing import Final
 
 import click
 
 from vq.cli.base.completion import group_names
-from vq.cli.base.json_schema import record, shows, some
+from vq.cli.base.json_schema import Shape, shows
 from vq.cli.base.options import Invocation, command_options
 from vq.client.cluster import ClusterClient
 from vq.operations.groups.shared import SharedGroupDescription, describe_shared_group
 
 #: What is open of one partition.
-SHARED_PROGRESS: Final = record(
-    topic=str,
-    partition=int,
-    low=int,
-    cursor=int,
-    open=int,
-    held=int,
-    waiting=int,
-    deliveries_max=int,
-    redelivered=int,
-)
 
 
 @click.command()
 @click.argument("name", shell_complete=group_names)
-@shows(
-    record(
-        group=str,
-        journal=int,
-        receiving=int,
-        partitions=some(SHARED_PROGRESS),
-    )
-)
+@shows(Shape(SharedGroupDescription))
 @command_options
 def shared(invocation: Invocation, name: str) -> None:
     """Show which messages of a shared group are not done.
@@ -50,7 +31,7 @@ def shared(invocation: Invocation, name: str) -> None:
 
     found, output = invocation.call(work), invocation.output
     if output.as_json:
-        output.document({**asdict(found), "partitions": [asdict(e) for e in found.partitions]})
+        output.document(asdict(found))
         return
     rows = [asdict(each) for each in found.partitions]
     output.table(

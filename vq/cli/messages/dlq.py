@@ -10,7 +10,7 @@ import click
 from vq.cli.base import text
 from vq.cli.base.completion import dead_letter_groups, topic_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import having, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, as_text, having, maybe, record, shows, some
 from vq.cli.base.moments import Moment, check_span
 from vq.cli.base.options import (
     Commands,
@@ -71,21 +71,14 @@ def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
 
 # list, read -----------------------------------------------------------------------------------
 _COUNTS: Final = tuple(str(each) for each in LetterState)
-_LETTER: Final = record(
-    group=str,
-    partition=int,
-    offset=int,
-    state=str,
-    given_up_s=maybe(float),
-    origin=maybe(str),
-    origin_number=maybe(int),
-    id=str,
-    attempts=maybe(int),
-    first_failed_s=maybe(float),
-    reason=maybe(str),
-    raw_bytes=maybe(int),
-    settled_by=maybe(str),
-    settled_s=maybe(float),
+_LETTER: Final = Shape(
+    DeadLetter,
+    "group partition=message.partition offset=message.offset state "
+    "given_up_s=message.append_time_ms origin origin_number=origin.number id=message.id "
+    "attempts=failure.attempts first_failed_s=failure.first_ms reason=failure.reason "
+    "raw_bytes=failure.raw_bytes settled_by=settled.by settled_s=settled.time_ms",
+    origin=as_text,
+    id=as_text,
 )
 
 
@@ -187,7 +180,7 @@ def read(
             async for letter in found:
                 count += 1
                 if output.as_json:
-                    line = {**_as_json(letter), **_whole(letter, content)}
+                    line = {**_LETTER(letter), **_whole(letter, content)}
                     sys.stdout.write(text.json_text(line, ascii_only=True) + "\n")
                 elif content:
                     own = {name: "-" if v is None else v for name, v in _as_row(letter).items()}
@@ -236,27 +229,6 @@ def _as_row(letter: DeadLetter) -> dict[str, Any]:
         "attempts": None if failure is None else failure.attempts,
         "raw": None if failure is None else failure.raw_bytes,
         "reason": None if failure is None else failure.reason,
-    }
-
-
-def _as_json(letter: DeadLetter) -> dict[str, Any]:
-    message, failure, origin = letter.message, letter.failure, letter.origin
-    settled, given_up = letter.settled, message.append_time_ms
-    return {
-        "group": letter.group,
-        "partition": message.partition,
-        "offset": message.offset,
-        "state": str(letter.state),
-        "given_up_s": text.in_seconds(given_up),
-        "origin": None if origin is None else str(origin),
-        "origin_number": None if origin is None else origin.number,
-        "id": str(message.id),
-        "attempts": None if failure is None else failure.attempts,
-        "first_failed_s": None if failure is None else text.in_seconds(failure.first_ms),
-        "reason": None if failure is None else failure.reason,
-        "raw_bytes": None if failure is None else failure.raw_bytes,
-        "settled_by": None if settled is None else settled.by,
-        "settled_s": None if settled is None else text.in_seconds(settled.time_ms),
     }
 
 

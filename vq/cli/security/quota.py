@@ -1,18 +1,23 @@
 """``vq quota``: how much users may use of the brokers, see ``vq.operations.security``."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from vq.cli.base.json_schema import mapping, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, command_options
 from vq.cli.security.unknown import remark_unknown
 from vq.operations.security.quotas import list_quotas, remove_quotas, set_quotas, show_quota
 from vq.security.quotas import Quota, value_text
 from vq.shown import shown
 
-_QUOTA: Final = record(subject=str, limits=mapping(maybe(float)))
+
+def _limits(quota: Quota) -> dict[str, float | None]:
+    return {str(name): quota.limits[name] for name in quota.ordered}
+
+
+_QUOTA: Final = Shape(Quota, "subject limits=", limits=_limits)
 _LIMIT: Final = record(limit=str, value=maybe(float), subject=str)
 
 _subject = click.argument("subject")
@@ -70,7 +75,7 @@ def list_(invocation: Invocation) -> None:
     quotas = invocation.call(list_quotas)
     output = invocation.output
     if output.as_json:
-        output.document([_values(each) for each in quotas])
+        output.document(_QUOTA.all(quotas))
         return
     rows = [
         {"subject": each.subject, "limits": str(each).partition(" ")[2].replace(" ", ", ")}
@@ -117,13 +122,6 @@ def show(invocation: Invocation, who: str, client: str | None) -> None:
 def _show_change(invocation: Invocation, quotas: Sequence[Quota], done: str) -> None:
     output = invocation.output
     if output.as_json:
-        output.document([_values(each) for each in quotas])
+        output.document(_QUOTA.all(quotas))
     else:
         output.remark(f"{done}; subjects with quotas now: {len(quotas)}")
-
-
-def _values(each: Quota) -> dict[str, Any]:
-    return {
-        "subject": each.subject,
-        "limits": {str(name): each.limits[name] for name in each.ordered},
-    }
