@@ -27,12 +27,9 @@ def replace_secret_command(invocation: Invocation, yes: bool) -> None:
             await replace_secret(cluster.coordinator, secrets.token_bytes)
 
     invocation.call(work)
-    output = invocation.output
-    if output.as_json:
-        output.document({"done": yes})
-    elif yes:
-        output.remark("the secret is replaced; restart the brokers, one after the other")
-    else:
-        output.remark("plan: replace the secret of the cluster; then restart the brokers")
-    if not yes:
-        invocation.only_planned()
+    invocation.show_act(
+        {},
+        yes=yes,
+        did="the secret is replaced; restart the brokers, one after the other",
+        plan="replace the secret of the cluster; then restart the brokers",
+    )

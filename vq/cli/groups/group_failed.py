@@ -7,7 +7,7 @@ import click
 
 from vq.cli.base import text
 from vq.cli.base.completion import group_names
-from vq.cli.base.json_schema import mapping, maybe, optional, record, shows, some
+from vq.cli.base.json_schema import record, shows, some
 from vq.cli.base.options import (
     Commands,
     Invocation,
@@ -15,6 +15,7 @@ from vq.cli.base.options import (
     command_options,
     yes_option,
 )
+from vq.cli.messages.message_format import message_schema
 from vq.client.cluster import ClusterClient
 from vq.client.failed_file import FailedMessage
 from vq.clock import SystemClock
@@ -67,28 +68,15 @@ def _ids(function: Callable[..., Any]) -> Callable[..., Any]:
 @_ids
 @shows(
     some(
-        optional(
-            record(
-                group=str,
-                member=str,
-                state=str,
-                attempts=int,
-                first_failed_s=float,
-                skipped_s=float,
-                reason=str,
-                topic=str,
-                partition=int,
-                offset=int,
-                id=str,
-                sent_s=float,
-                tag=maybe(str),
-                key_type=maybe(str),
-                headers=mapping(str),
-            ),
-            key={"type": ["string", "integer", "null"]},
-            key_hex=str,
-            content=str,
-            content_base64=str,
+        message_schema(
+            "next_offset",
+            group=str,
+            member=str,
+            state=str,
+            attempts=int,
+            first_failed_s=float,
+            skipped_s=float,
+            reason=str,
         )
     )
 )
@@ -240,13 +228,9 @@ def forget(invocation: Invocation, name: str, ids: tuple[int, ...], yes: bool) -
         messages = forget_failed(cluster, name, ids, SystemClock().wall_ms())
     else:
         messages = len(list_failed(cluster, name, ids)[0])
-    if invocation.output.as_json:
-        invocation.output.document({"done": yes, "group": name, "messages": messages})
-    elif yes:
-        invocation.output.remark(f"forgot {messages} message(s) of group {name}")
-    else:
-        invocation.output.remark(
-            f"plan: forget {messages} message(s) of group {name}; this cannot be undone"
-        )
-    if not yes:
-        invocation.only_planned()
+    invocation.show_act(
+        {"group": name, "messages": messages},
+        yes=yes,
+        did=f"forgot {messages} message(s) of group {name}",
+        plan=f"forget {messages} message(s) of group {name}; this cannot be undone",
+    )

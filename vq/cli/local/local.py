@@ -12,7 +12,7 @@ import click
 
 from vq.cli.base import text
 from vq.cli.base.input import interruptible
-from vq.cli.base.json_schema import mapping, maybe, optional, record, shows, some
+from vq.cli.base.json_schema import maybe, record, shows, some
 from vq.cli.base.moments import Delay
 from vq.cli.base.options import (
     Commands,
@@ -22,6 +22,7 @@ from vq.cli.base.options import (
     yes_option,
 )
 from vq.cli.base.output import Output
+from vq.cli.messages.message_format import message_schema
 from vq.errors import InvalidArgument, Unreachable
 from vq.limits import DELAY_S_MAX, MESSAGE_BYTES_MAX
 from vq.local import (
@@ -174,23 +175,12 @@ def put(
 )
 @shows(
     some(
-        optional(
-            record(
-                state=str,
-                priority=int,
-                attempts=int,
-                due_s=maybe(float),
-                topic=str,
-                id=str,
-                sent_s=float,
-                tag=maybe(str),
-                key_type=maybe(str),
-                headers=mapping(str),
-            ),
-            key={"type": ["string", "integer", "null"]},
-            key_hex=str,
-            content=str,
-            content_base64=str,
+        message_schema(
+            *("partition", "offset", "next_offset"),
+            state=str,
+            priority=int,
+            attempts=int,
+            due_s=maybe(float),
         )
     ),
     damaged=some(record(log=str, offset=int, number=int, messages=int, path=str)),

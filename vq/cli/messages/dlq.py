@@ -366,13 +366,9 @@ def delete(
         return sum(await _count(cluster, group, **chosen))
 
     letters = invocation.call(work)
-    if invocation.output.as_json:
-        invocation.output.document({"done": yes, "group": group, "letters": letters})
-    elif yes:
-        invocation.output.remark(f"deleted {letters} dead letter(s) of {group}")
-    else:
-        invocation.output.remark(
-            f"plan: delete {letters} dead letter(s) of {group}; this cannot be undone"
-        )
-    if not yes:
-        invocation.only_planned()
+    invocation.show_act(
+        {"group": group, "letters": letters},
+        yes=yes,
+        did=f"deleted {letters} dead letter(s) of {group}",
+        plan=f"delete {letters} dead letter(s) of {group}; this cannot be undone",
+    )

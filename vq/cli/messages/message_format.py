@@ -1,9 +1,9 @@
 """``--format``: how a message is written, by a pattern such as ``{time} {key} {content}``."""
 
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from vq.cli.base.json_schema import mapping, maybe, optional, record
 from vq.cli.base.text import safe, safe_content, utc
@@ -11,8 +11,10 @@ from vq.errors import InvalidArgument
 from vq.model import Key, Message, time_ms_of
 from vq.shown import shown
 
-MESSAGE_SCHEMA: Final = optional(
-    record(
+
+def message_schema(*left_out: str, **first: Any) -> Mapping[str, Any]:
+    """Return what JSON has of a message, without some fields, and with others before them."""
+    has = record(
         topic=str,
         partition=int,
         offset=int,
@@ -22,13 +24,17 @@ MESSAGE_SCHEMA: Final = optional(
         tag=maybe(str),
         key_type=maybe(str),
         headers=mapping(str),
-    ),
-    key={"type": ["string", "integer", "null"]},
-    key_hex=str,
-    content=str,
-    content_base64=str,
-)
+    )["properties"]
+    return optional(
+        record(**first, **{name: kind for name, kind in has.items() if name not in left_out}),
+        key={"type": ["string", "integer", "null"]},
+        key_hex=str,
+        content=str,
+        content_base64=str,
+    )
 
+
+MESSAGE_SCHEMA: Final = message_schema()
 _FIELDS: Final[dict[str, Callable[[Message], str]]] = {
     "topic": lambda message: message.topic,
     "partition": lambda message: str(message.partition),

@@ -342,49 +342,49 @@ def check(invocation: Invocation, number: int, *, yes: bool) -> None:
 
     From now on any producer of its group with a listener is asked, as if nobody had been asked yet.
     """
-    output = invocation.output
     found = invocation.call(describe_transaction, number)
     if yes:
         invocation.call(check_transaction, number)
         found = invocation.call(describe_transaction, number)
-    if output.as_json:
-        values = {"done": yes, "transaction": str(number), "state": _word(found.state)}
-        sent = None if found.checks is None else found.checks.sent
-        output.document({**values, "checks": sent, "parked": _is_parked(found)})
-    elif yes:
-        output.remark(f"transaction {number} is checked again")
-    else:
-        asked = "it is no half message"
-        if found.checks is not None:
-            of = f"{found.checks.sent} of {found.checks.most}"
-            asked = f"producer group {found.checks.group} was asked {of} times"
-        output.remark(f"plan: check transaction {number}, which is {found.state.word}; {asked}")
-    if not yes:
-        invocation.only_planned()
+    asked = "it is no half message"
+    if found.checks is not None:
+        of = f"{found.checks.sent} of {found.checks.most}"
+        asked = f"producer group {found.checks.group} was asked {of} times"
+    invocation.show_act(
+        {
+            "transaction": str(number),
+            "state": _word(found.state),
+            "checks": None if found.checks is None else found.checks.sent,
+            "parked": _is_parked(found),
+        },
+        yes=yes,
+        did=f"transaction {number} is checked again",
+        plan=f"check transaction {number}, which is {found.state.word}; {asked}",
+    )
 
 
 def _decide(invocation: Invocation, number: int, state: TransactionState, *, yes: bool) -> None:
-    output = invocation.output
     found = invocation.call(describe_transaction, number)
     now, by, stored = found.state, found.by, found.stored
     if yes:
         decision = invocation.call(_ACTS[state][1], number)
         now, by, stored = decision.state, decision.by, decision.stored
-    if output.as_json:
-        values = {"done": yes, "transaction": str(number), "state": _word(now), "by": by}
-        output.document({**values, "stored": stored, "messages": found.messages})
-    elif yes:
-        who = f" by {by}" if by else ""
-        is_forgotten = "; that is forgotten" if state is TransactionState.FORGOTTEN else ""
-        output.remark(f"transaction {number} is {now.word}{who}{is_forgotten}")
-    else:
-        of = f"{found.messages} message(s) for {len(found.parts)} partition(s)"
-        output.remark(
-            f"plan: {_ACTS[state][0]} transaction {number}, which is {now.word}, with {of}; this "
-            "cannot be undone"
-        )
-    if not yes:
-        invocation.only_planned()
+    who = f" by {by}" if by else ""
+    is_forgotten = "; that is forgotten" if state is TransactionState.FORGOTTEN else ""
+    of = f"{found.messages} message(s) for {len(found.parts)} partition(s)"
+    invocation.show_act(
+        {
+            "transaction": str(number),
+            "state": _word(now),
+            "by": by,
+            "stored": stored,
+            "messages": found.messages,
+        },
+        yes=yes,
+        did=f"transaction {number} is {now.word}{who}{is_forgotten}",
+        plan=f"{_ACTS[state][0]} transaction {number}, which is {now.word}, with {of}; this cannot "
+        "be undone",
+    )
 
 
 _ACTS: Final = {

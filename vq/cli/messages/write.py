@@ -43,11 +43,9 @@ def end(invocation: Invocation, name: str, *, yes: bool) -> None:
         raise CommandFailed(f"there is no write {name!r}; `vq write list` shows them")
     if yes:
         invocation.call(end_write, name)
-    if invocation.output.as_json:
-        invocation.output.document({"done": yes, "write": name})
-    elif yes:
-        invocation.output.remark(f"ended write {name}")
-    else:
-        invocation.output.remark(f"plan: end write {name}; this cannot be undone")
-    if not yes:
-        invocation.only_planned()
+    invocation.show_act(
+        {"write": name},
+        yes=yes,
+        did=f"ended write {name}",
+        plan=f"end write {name}; this cannot be undone",
+    )
