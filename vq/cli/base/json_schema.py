@@ -220,7 +220,7 @@ def _shown(value: Any, part: Shape[Any] | None) -> Any:
 
 def _attributes(of: type[Any]) -> list[str]:
     """Return the fields of a class."""
-    return [each.name for each in fields(of)] if is_dataclass(of) else list(of._fields)  # type: ignore[attr-defined]
+    return [each.name for each in fields(of)] if is_dataclass(of) else list(of._fields)
 
 
 def _all_of(of: type[Any], word: str) -> list[str]:

@@ -71,8 +71,9 @@ class Value:
         return FORMAT_VERSION
 
     def _to_json(self) -> dict[str, Any]:
-        left_out = _defaults(type(self))
-        values = ((name, getattr(self, name)) for name in _readers(type(self)))
+        left_out = _defaults(type(self))  # type: ignore[arg-type]
+        names = _readers(type(self))  # type: ignore[arg-type]
+        values = ((name, getattr(self, name)) for name in names)
         return {
             name: value for name, value in values if name not in left_out or value != left_out[name]
         }
@@ -118,7 +119,7 @@ def read_fields(kind: type[Any], document: Mapping[str, Any]) -> dict[str, Any]:
     """
     return {
         name: read(name, document[name])
-        for name, read in _readers(kind).items()
+        for name, read in _readers(kind).items()  # type: ignore[arg-type]
         if name in document
     }
 
