@@ -127,6 +127,31 @@ def mapping(kind: Kind) -> Schema:
     return {"type": "object", "additionalProperties": kind}
 
 
+def message_schema(*left_out: str, **first: Kind) -> Schema:
+    """Return what JSON has of a message, without some fields, and with others before them."""
+    has = record(
+        topic=str,
+        partition=int,
+        offset=int,
+        next_offset=int,
+        id=str,
+        sent_s=float,
+        tag=maybe(str),
+        key_type=maybe(str),
+        headers=mapping(str),
+    )["properties"]
+    return optional(
+        record(**first, **{name: kind for name, kind in has.items() if name not in left_out}),
+        key={"type": ["string", "integer", "null"]},
+        key_hex=str,
+        content=str,
+        content_base64=str,
+    )
+
+
+MESSAGE_SCHEMA: Final = message_schema()
+
+
 def fields_of(kind: Shape[Any] | Schema) -> Mapping[str, Kind]:
     """Return the kinds of the fields of an object."""
     return kind.fields if isinstance(kind, Shape) else kind["properties"]

@@ -7,7 +7,7 @@ import click
 
 from vq.cli.base import text
 from vq.cli.base.completion import group_names
-from vq.cli.base.json_schema import record, shows, some
+from vq.cli.base.json_schema import message_schema, record, shows, some
 from vq.cli.base.options import (
     Commands,
     Invocation,
@@ -15,7 +15,6 @@ from vq.cli.base.options import (
     command_options,
     yes_option,
 )
-from vq.cli.messages.message_format import message_schema
 from vq.client.cluster import ClusterClient
 from vq.client.failed_file import FailedMessage
 from vq.clock import SystemClock

@@ -12,7 +12,7 @@ import click
 
 from vq.cli.base import text
 from vq.cli.base.input import interruptible
-from vq.cli.base.json_schema import maybe, record, shows, some
+from vq.cli.base.json_schema import maybe, message_schema, record, shows, some
 from vq.cli.base.moments import Delay
 from vq.cli.base.options import (
     Commands,
@@ -22,7 +22,6 @@ from vq.cli.base.options import (
     yes_option,
 )
 from vq.cli.base.output import Output
-from vq.cli.messages.message_format import message_schema
 from vq.errors import InvalidArgument, Unreachable
 from vq.limits import DELAY_S_MAX, MESSAGE_BYTES_MAX
 from vq.local import (

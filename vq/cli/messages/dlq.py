@@ -10,7 +10,16 @@ import click
 from vq.cli.base import text
 from vq.cli.base.completion import dead_letter_groups, topic_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import Shape, as_text, having, maybe, record, shows, some
+from vq.cli.base.json_schema import (
+    MESSAGE_SCHEMA,
+    Shape,
+    as_text,
+    having,
+    maybe,
+    record,
+    shows,
+    some,
+)
 from vq.cli.base.moments import Moment, check_span
 from vq.cli.base.options import (
     Commands,
@@ -20,7 +29,7 @@ from vq.cli.base.options import (
     command_options,
     yes_option,
 )
-from vq.cli.messages.message_format import MESSAGE_SCHEMA, key_text
+from vq.cli.messages.message_format import key_text
 from vq.client.cluster import ClusterClient
 from vq.operations.messages.dead_letters import (
     DeadLetter,

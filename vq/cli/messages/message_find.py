@@ -11,12 +11,12 @@ import click
 from vq.cli.base import text
 from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import Shape, optional, record, shows, some
+from vq.cli.base.json_schema import MESSAGE_SCHEMA, Shape, optional, record, shows, some
 from vq.cli.base.moments import Moment, check_span
 from vq.cli.base.options import Invocation, Seconds, Size, WholeNumber, command_options, no_effect
 from vq.cli.messages.decoding import Decoding, decodes
 from vq.cli.messages.lines import KEY_TYPES, key_of
-from vq.cli.messages.message_format import MESSAGE_SCHEMA, NAMES, MessageFormat
+from vq.cli.messages.message_format import NAMES, MessageFormat
 from vq.model import Key, Message
 from vq.operations.messages.finding import LIMIT, TIMEOUT_S, find_messages
 from vq.operations.messages.searched import FoundMessages, GapKind, SearchedPartition, SearchGap

@@ -1,40 +1,15 @@
 """``--format``: how a message is written, by a pattern such as ``{time} {key} {content}``."""
 
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from vq.cli.base.json_schema import mapping, maybe, optional, record
 from vq.cli.base.text import safe, safe_content, utc
 from vq.errors import InvalidArgument
 from vq.model import Key, Message, time_ms_of
 from vq.shown import shown
 
-
-def message_schema(*left_out: str, **first: Any) -> Mapping[str, Any]:
-    """Return what JSON has of a message, without some fields, and with others before them."""
-    has = record(
-        topic=str,
-        partition=int,
-        offset=int,
-        next_offset=int,
-        id=str,
-        sent_s=float,
-        tag=maybe(str),
-        key_type=maybe(str),
-        headers=mapping(str),
-    )["properties"]
-    return optional(
-        record(**first, **{name: kind for name, kind in has.items() if name not in left_out}),
-        key={"type": ["string", "integer", "null"]},
-        key_hex=str,
-        content=str,
-        content_base64=str,
-    )
-
-
-MESSAGE_SCHEMA: Final = message_schema()
 _FIELDS: Final[dict[str, Callable[[Message], str]]] = {
     "topic": lambda message: message.topic,
     "partition": lambda message: str(message.partition),

@@ -7,9 +7,17 @@ import click
 
 from vq.cli.base import text
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import Shape, as_text, having, maybe, record, shows, some
+from vq.cli.base.json_schema import (
+    MESSAGE_SCHEMA,
+    Shape,
+    as_text,
+    having,
+    maybe,
+    record,
+    shows,
+    some,
+)
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, yes_option
-from vq.cli.messages.message_format import MESSAGE_SCHEMA
 from vq.model import TransactionState
 from vq.operations.messages.recovering import WAIT_S, list_branches, recover_branches
 from vq.operations.messages.transactions import (
