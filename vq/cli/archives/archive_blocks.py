@@ -102,13 +102,9 @@ _COLUMNS = (
 
 def _row(found: ArchivedBlock) -> dict[str, Any]:
     return {
-        "topic": found.topic,
-        "partition": found.partition,
-        "start": found.start,
-        "end": found.end,
+        **_BLOCK(found),
         "first": utc(found.first_ms),
         "last": utc(found.last_ms),
-        "messages": found.messages,
         "bytes": bytes_text(found.size_bytes),
         "zip_bytes": bytes_text(found.zip_bytes),
         "node": f"{found.group}/{found.node}",

@@ -12,7 +12,6 @@ from vq.cli.base.json_schema import Shape, maybe, record, shows, some
 from vq.cli.base.options import Invocation, Seconds, WholeNumber, command_options
 from vq.cli.base.options import yes_option as with_yes
 from vq.cli.base.text import utc
-from vq.client.cluster import ClusterClient
 from vq.errors import InvalidArgument
 from vq.operations.allocation import applying
 from vq.operations.allocation.applying import (
@@ -99,14 +98,15 @@ def apply(invocation: Invocation, file: Path, at_a_time: int, pause_s: float, ye
         invocation.only_planned(f"{len(wanted.moves)} move(s) can be made")
         return
 
-    async def work(cluster: ClusterClient) -> AllocationRun:
-        return await apply_allocation(
-            cluster, wanted, at_a_time=at_a_time, pause_s=pause_s, on_progress=watch.see
-        )
-
     watch = _Watch()
     with invocation.output.progress("moving", watch.done, total=len(wanted.moves)):
-        run = invocation.call(work)
+        run = invocation.call(
+            apply_allocation,
+            wanted,
+            at_a_time=at_a_time,
+            pause_s=pause_s,
+            on_progress=watch.see,
+        )
     if invocation.output.as_json:
         invocation.output.document({"done": True, "changes": [], "run": _RUN(run)})
     else:

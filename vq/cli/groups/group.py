@@ -411,14 +411,9 @@ def _is_damage(stopped: str) -> bool:
 
 def _row(progress: GroupProgress) -> dict[str, Any]:
     return {
-        "topic": progress.topic,
-        "partition": progress.partition,
+        **_PROGRESS(progress),
         "owner": "-" if progress.owner is None else progress.owner,
         "committed": "-" if progress.committed is None else progress.committed,
-        "end": progress.end,
-        "lag_bytes": progress.lag_bytes,
-        "lag_messages": progress.lag_messages,
-        "lag_s": progress.lag_s,
     }
 
 

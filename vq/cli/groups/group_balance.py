@@ -9,7 +9,6 @@ from vq.cli.base.completion import group_names, topic_names
 from vq.cli.base.json_schema import Shape, shows, some
 from vq.cli.base.options import Invocation, WholeNumber, command_options
 from vq.cli.base.text import utc
-from vq.client.cluster import ClusterClient
 from vq.coordination.groups.rebalance import STRATEGIES
 from vq.operations.groups.balance import (
     MEMBERS_MAX,
@@ -37,11 +36,7 @@ def plan(invocation: Invocation, name: str, strategy: str | None, members: int |
     Under another strategy, with another number of members, or as the group is now. Without members
     that come or go, the partitions that move are those that a change of the strategy would move.
     """
-
-    async def work(cluster: ClusterClient) -> BalancePlan:
-        return await plan_balance(cluster, name, strategy=strategy, members=members)
-
-    planned = invocation.call(work)
+    planned = invocation.call(plan_balance, name, strategy=strategy, members=members)
     shares = [asdict(each) for each in planned.members]
     moves = [asdict(each) for each in planned.moves]
     output = invocation.output
@@ -80,11 +75,8 @@ def history(invocation: Invocation, name: str, topic: str | None, partition: int
     """
     if partition is not None and topic is None:
         raise click.UsageError("--partition needs --topic")
-
-    async def work(cluster: ClusterClient) -> list[OwnerChange]:
-        return await group_history(cluster, name, topic=topic, partition=partition)
-
-    found, output = invocation.call(work), invocation.output
+    found = invocation.call(group_history, name, topic=topic, partition=partition)
+    output = invocation.output
     if output.as_json:
         output.document(_CHANGE.all(found))
         return

@@ -15,7 +15,6 @@ from vq.cli.base.options import (
     command_options,
     yes_option,
 )
-from vq.client.cluster import ClusterClient
 from vq.client.failed_file import FailedMessage
 from vq.clock import SystemClock
 from vq.operations.groups.failed import (
@@ -172,11 +171,7 @@ def run(invocation: Invocation, name: str, ids: tuple[int, ...], to: str, yes: b
     sending = sum(each.is_sending for each in found)
     done = FailedRun(0, 0, 0)
     if yes:
-
-        async def work(cluster: ClusterClient) -> FailedRun:
-            return await run_failed(cluster, name, to=RunTo(to), ids=ids)
-
-        done = invocation.call(work)
+        done = invocation.call(run_failed, name, to=RunTo(to), ids=ids)
     output = invocation.output
     if output.as_json:
         output.document(

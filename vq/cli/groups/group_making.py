@@ -155,11 +155,7 @@ def export(invocation: Invocation, name: str) -> None:
     have handled and not yet committed is not in it. If another store than ZooKeeper has the
     offsets, they are the members' copies of them.
     """
-
-    async def work(cluster: ClusterClient) -> GroupExport:
-        return await export_group(cluster, name)
-
-    found = invocation.call(work)
+    found = invocation.call(export_group, name)
     invocation.output.document({"v": _EXPORT_VERSION, **_EXPORT(found)})
 
 

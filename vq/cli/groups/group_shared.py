@@ -7,10 +7,7 @@ import click
 from vq.cli.base.completion import group_names
 from vq.cli.base.json_schema import Shape, shows
 from vq.cli.base.options import Invocation, command_options
-from vq.client.cluster import ClusterClient
 from vq.operations.groups.shared import SharedGroupDescription, describe_shared_group
-
-#: What is open of one partition.
 
 
 @click.command()
@@ -25,27 +22,13 @@ def shared(invocation: Invocation, name: str) -> None:
     they have failed; redelivered were delivered more than once. deliveries_max is how often one of
     these was delivered at most.
     """
-
-    async def work(cluster: ClusterClient) -> SharedGroupDescription:
-        return await describe_shared_group(cluster, name)
-
-    found, output = invocation.call(work), invocation.output
+    found, output = invocation.call(describe_shared_group, name), invocation.output
     if output.as_json:
         output.document(asdict(found))
         return
-    rows = [asdict(each) for each in found.partitions]
-    output.table(
-        rows,
-        columns=(
-            "topic",
-            "partition",
-            "low",
-            "cursor",
-            "open",
-            "held",
-            "waiting",
-            "redelivered",
-            "deliveries_max",
-        ),
+    columns = (
+        *("topic", "partition", "low", "cursor", "open"),
+        *("held", "waiting", "redelivered", "deliveries_max"),
     )
+    output.table([asdict(each) for each in found.partitions], columns=columns)
     output.remark(f"{found.receiving} member(s) wait for messages")

@@ -182,13 +182,8 @@ def alter(
     """
     if not (filters or drop_patterns) and all(each is None for each in given.values()):
         raise click.UsageError("nothing is to be changed: give an option")
-
-    async def work(cluster: ClusterClient) -> GroupTerms:
-        return await alter_group(
-            cluster, name, filters=dict(filters) or None, drop_patterns=drop_patterns, **given
-        )
-
-    _show(invocation, name, invocation.call(work))
+    wanted = {"filters": dict(filters) or None, "drop_patterns": drop_patterns, **given}
+    _show(invocation, name, invocation.call(alter_group, name, **wanted))
 
 
 @click.command()

@@ -5,11 +5,11 @@ from typing import Final
 
 import click
 
-from vq.cli.base.json_schema import Shape, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, shows, some
 from vq.cli.base.options import Commands, Invocation, command_options
 from vq.cli.security.unknown import remark_unknown
 from vq.operations.security.quotas import list_quotas, remove_quotas, set_quotas, show_quota
-from vq.security.quotas import Quota, value_text
+from vq.security.quotas import EffectiveLimit, Quota, value_text
 from vq.shown import shown
 
 
@@ -18,7 +18,7 @@ def _limits(quota: Quota) -> dict[str, float | None]:
 
 
 _QUOTA: Final = Shape(Quota, "subject limits=", limits=_limits)
-_LIMIT: Final = record(limit=str, value=maybe(float), subject=str)
+_LIMIT: Final = Shape(EffectiveLimit, "limit value subject")
 
 _subject = click.argument("subject")
 
@@ -99,22 +99,10 @@ def show(invocation: Invocation, who: str, client: str | None) -> None:
     found = invocation.call(show_quota, who, client)
     output = invocation.output
     if output.as_json:
-        output.document(
-            [
-                {"limit": str(each.limit), "value": each.value, "subject": each.subject}
-                for each in found
-            ]
-        )
+        output.document(_LIMIT.all(found))
         return
-    rows = [
-        {
-            "limit": str(each.limit),
-            "value": value_text(each.limit, each.value),
-            "subject": each.subject,
-        }
-        for each in found
-    ]
-    output.table(rows, columns=("limit", "value", "subject"))
+    rows = [{**_LIMIT(each), "value": value_text(each.limit, each.value)} for each in found]
+    output.table(rows, columns=tuple(_LIMIT.fields))
     if not found:
         output.remark(f"{shown(who)} is not limited")
 

@@ -109,13 +109,7 @@ def _show(invocation: Invocation, found: Sequence[Verified]) -> None:
 
 def _row(verified: Verified) -> dict[str, Any]:
     return {
-        "topic": verified.topic,
-        "partition": verified.partition,
-        "group": verified.group,
-        "node": verified.node or None,
+        **_VERIFIED(verified),
         "read": bytes_text(verified.read_bytes),
         "skipped": bytes_text(verified.skipped_bytes),
-        "damaged": verified.damaged,
-        "repaired": verified.repaired,
-        "error": verified.error or None,
     }
