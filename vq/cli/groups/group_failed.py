@@ -1,6 +1,5 @@
 """``vq group failed``: what members on this machine have skipped: listed, run again, forgotten."""
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import click
@@ -11,8 +10,8 @@ from vq.cli.base.json_schema import message_schema, record, shows, some
 from vq.cli.base.options import (
     Commands,
     Invocation,
-    WholeNumber,
     command_options,
+    ids_option,
     yes_option,
 )
 from vq.client.failed_file import FailedMessage
@@ -49,21 +48,10 @@ def failed() -> None:
     """
 
 
-def _ids(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--id",
-        "ids",
-        type=WholeNumber(min=0),
-        multiple=True,
-        metavar="ID",
-        help="Only messages with this id; repeatable.",
-    )(function)
-
-
 # list -----------------------------------------------------------------------------------------
 @failed.command(name="list")
 @_NAME
-@_ids
+@ids_option
 @shows(
     some(
         message_schema(
@@ -138,7 +126,7 @@ def _as_json(name: str, found: FailedMessage) -> dict[str, Any]:
 # run, forget ----------------------------------------------------------------------------------
 @failed.command()
 @_NAME
-@_ids
+@ids_option
 @click.option(
     "--to",
     type=click.Choice([str(each) for each in RunTo]),
@@ -207,7 +195,7 @@ def run(invocation: Invocation, name: str, ids: tuple[int, ...], to: str, yes: b
 
 @failed.command()
 @_NAME
-@_ids
+@ids_option
 @yes_option
 @shows(record(done=bool, group=str, messages=int))
 @command_options

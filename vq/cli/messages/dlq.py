@@ -27,6 +27,7 @@ from vq.cli.base.options import (
     Seconds,
     WholeNumber,
     command_options,
+    ids_option,
     yes_option,
 )
 from vq.cli.messages.message_format import key_text
@@ -65,14 +66,7 @@ def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
             help="Given up at or after this time, such as 15m (ago) or 2026-11-22T09:30.",
         ),
         click.option("--reason", metavar="TEXT", help="Whose reason has this text, in any case."),
-        click.option(
-            "--id",
-            "ids",
-            type=WholeNumber(min=0),
-            multiple=True,
-            metavar="ID",
-            help="Only messages with this id; repeatable.",
-        ),
+        ids_option,
     ):
         function = option(function)
     return function
