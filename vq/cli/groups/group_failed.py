@@ -160,37 +160,27 @@ def run(invocation: Invocation, name: str, ids: tuple[int, ...], to: str, yes: b
     done = FailedRun(0, 0, 0)
     if yes:
         done = invocation.call(run_failed, name, to=RunTo(to), ids=ids)
-    output = invocation.output
-    if output.as_json:
-        output.document(
-            {
-                "done": yes,
-                "group": name,
-                "open": len(found) - sending,
-                "sending": sending,
-                "sent": done.sent,
-                "finished": done.finished,
-                "homeless": done.homeless,
-            }
+    where = "its members" if to == RunTo.GROUP else "where they come from"
+    invocation.show_act(
+        {
+            "group": name,
+            "open": len(found) - sending,
+            "sending": sending,
+            "sent": done.sent,
+            "finished": done.finished,
+            "homeless": done.homeless,
+        },
+        yes=yes,
+        did=f"sent {done.sent} message(s) of group {name} again, and finished {done.finished} "
+        "that were begun before",
+        plan=f"send {len(found) - sending} message(s) of group {name} to {where}, and finish "
+        f"{sending} begun before",
+    )
+    if done.homeless and not invocation.output.as_json:
+        invocation.output.remark(
+            f"left {done.homeless}: their topic or partition is not there, takes no messages, "
+            "or none so large"
         )
-    elif yes:
-        output.remark(
-            f"sent {done.sent} message(s) of group {name} again, and finished {done.finished} "
-            "that were begun before"
-        )
-        if done.homeless:
-            output.remark(
-                f"left {done.homeless}: their topic or partition is not there, takes no messages, "
-                "or none so large"
-            )
-    else:
-        where = "its members" if to == RunTo.GROUP else "where they come from"
-        output.remark(
-            f"plan: send {len(found) - sending} message(s) of group {name} to {where}, and finish "
-            f"{sending} begun before"
-        )
-    if not yes:
-        invocation.only_planned()
 
 
 @failed.command()
