@@ -59,7 +59,7 @@ class VqError(Exception):
     retriable: ClassVar[bool] = False
     refresh_routes: ClassVar[bool] = False
     hint: str = ""
-    __notes__ = _Notes()  # type: ignore[assignment]
+    __notes__ = _Notes()
 
     def __init__(
         self,
