@@ -34,7 +34,6 @@ SENDS: Final = "sends"
 #: Scenarios with a block of their own; the tables of the others are in ``figures``.
 APART: Final = frozenset({FEATURES, SENDS})
 NOTHING: Final = "Not measured."
-_PROFILE: Final = re.compile(r"^```text\nprofile of ([^\n]*)\n.*?^```$", re.MULTILINE | re.DOTALL)
 _TABLE: Final = re.compile(r"^\*\*.*?\(`--only (\w+)`\)", re.MULTILINE)
 Result = Mapping[str, Any]
 
@@ -139,8 +138,11 @@ def peers(by_scenario: Mapping[str, Result], before: str = "") -> str:
         for peer in by_scenario[PEERS]["peers"]
         if peer["missing"]
     ]
-    table = markdown_table(compare.COLUMNS, compare.lines(own))
-    return table + ("\n\nNot found here: " + " ".join(missing) if missing else "")
+    parts = [
+        f"{about_machine({PEERS: by_scenario[PEERS]})} Medians of {own[0].rounds} rounds.",
+        markdown_table(compare.COLUMNS, compare.lines(own)),
+    ]
+    return "\n\n".join(parts + (["Not found here: " + " ".join(missing)] if missing else []))
 
 
 def replicated_peers(by_scenario: Mapping[str, Result], before: str = "") -> str:
@@ -208,16 +210,6 @@ def flush(by_scenario: Mapping[str, Result], before: str = "") -> str:
     return markdown_table(("k", "fdatasync in turn", "syncfs"), lines)
 
 
-def profiles(by_scenario: Mapping[str, Result], before: str = "") -> str:
-    """Return the profiles of missed targets."""
-    results = {id(result): result for result in by_scenario.values()}.values()
-    texts = {match[1]: match[0] for match in _PROFILE.finditer(before)}
-    for result in results:
-        for work, text in result["profiles"].items():
-            texts[work] = f"```text\n{text}\n```"
-    return "\n\n".join(texts.values()) or "None."
-
-
 _BLOCKS: Final = (
     machine,
     baseline,
@@ -227,7 +219,6 @@ _BLOCKS: Final = (
     peers,
     replicated_peers,
     flush,
-    profiles,
 )
 BLOCKS: Final = {block.__name__: block for block in _BLOCKS}
 

@@ -92,7 +92,11 @@ This page is written by `make docs` from `vq/operations/table.py`; a test keeps 
 What an administrator asks and changes, with [`vq.Admin` and `vq.aio.Admin`](api.md) or with
 [a command](cli.md). An operation that *plans* says what another one would do, and changes nothing.
 *Needs* is the right that the operation needs, and on what: on the topics or groups that the
-argument in brackets names; without one, on all. Nothing checks rights yet.
+argument in brackets names; without one, on all.
+[The web console](../howto/use-the-console.md#who-may-do-what) checks it by the role of an account,
+[the HTTP gateway](http-gateway.md) by the rights of a token, and brokers check what they are asked
+by [rules of access](../howto/rules.md). Programs and commands that read the cluster's secret in
+ZooKeeper are above these.
 
 | operation | does | needs | command |
 | --- | --- | --- | --- |
@@ -112,6 +116,8 @@ PUBLIC = (
 
 _MODULES = re.compile(r"\b(?:vq(?:\.[a-z_]+)+|collections\.abc|typing|types)\.(?=[A-Z])")
 _ENUM = re.compile(r"<(\w+\.\w+): [^>]*>")
+#: A class inside an annotation that is named before it is there.
+_FORWARD = re.compile(r"(?:ForwardRef\()?'([A-Z]\w*(?:\[[^']*\])?)'\)?")
 #: Begins what a docstring says to other parts of vq only: a method with it is left out, and so is
 #: all that follows it in the text of a class.
 _INTERNAL = re.compile(r"\bFor (the sender|the factory|vq) only\b")
@@ -156,15 +162,17 @@ def _united(text: str) -> str:
 def text_of(subject: Any) -> str:
     """Return a docstring as Markdown: its sections become lists, its examples code."""
     lines: list[str] = []
-    section = example = False
+    section, example = "", False
     for line in inspect.cleandoc(subject.__doc__ or "").splitlines():
         if line in _SECTIONS:
             lines += [f"**{line.removesuffix(':')}**", ""]
-            section, example = True, False
+            section, example = line, False
         elif line and not line.startswith(" "):
-            section = False
+            section = ""
             example = line.endswith("::")
             lines.append(line.removesuffix("::") + ":" if example else line)
+        elif section == "Returns:" and line:
+            lines.append(line.strip())  # a text, and no list of names
         elif section and line.startswith("    ") and not line.startswith("     "):
             name, colon, rest = line.strip().partition(": ")
             lines.append(f"- `{name}`: {rest}" if colon else f"- {line.strip()}")
@@ -178,9 +186,29 @@ def text_of(subject: Any) -> str:
 def signature_of(name: str, subject: Any) -> str:
     """Return ``name(arguments) -> result`` without module names."""
     signature = inspect.signature(subject)
-    shown = [each for each in signature.parameters.values() if each.name != "self"]
-    text = _united(f"{name}{signature.replace(parameters=shown)}".replace("'", "").replace("~", ""))
-    return _ENUM.sub(r"\1", _MODULES.sub("", text))
+    shown = [
+        each.replace(annotation=_bare(each.annotation))
+        for each in signature.parameters.values()
+        if each.name != "self"
+    ]
+    signature = signature.replace(
+        parameters=shown, return_annotation=_bare(signature.return_annotation)
+    )
+    text = _united(_FORWARD.sub(r"\1", f"{name}{signature}").replace("~", ""))
+    return _ENUM.sub(r"\1", _MODULES.sub("", text)).replace("'", '"')
+
+
+class _Bare(str):
+    """An annotation that is written as a text: it is shown without quotes, a default with them."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _bare(annotation: Any) -> Any:
+    return _Bare(annotation) if isinstance(annotation, str) else annotation
 
 
 def default_of(item: "dataclasses.Field[Any]") -> str:
@@ -275,7 +303,8 @@ def api() -> str:
     """Return docs/reference/api.md."""
     parts = [API_PREFACE]
     for title, module in PUBLIC:
-        parts.append(f"## {title}\n")
+        about = text_of(module).partition("\n\nIn here:")[0]  # behind it, for the project itself
+        parts.append(f"## {title}\n\n{about}\n")
         parts += [section_of(title, name, getattr(module, name)) for name in names_of(module)]
     return "\n".join(parts)
 

@@ -44,7 +44,7 @@ PAGES = [
     if {"decisions", "reference"}.isdisjoint(path.parts)
     and path.stem not in {"CHANGELOG", "formats", "protocol", "coordination"}
 ]
-_LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)\s]*)?\)")
+_LINK = re.compile(r"\]\((?!\))([^)#:\s]*)(#[^)\s]*)?\)")
 _CREATES = re.compile(r'topic create ([\w-]+)|(?:create_topic|publish)\("([\w-]+)"')
 _GROUP = re.compile(
     r'\bgroup="([\w.-]+)"|--group ([\w.-]+)|vq group (?:create|clone [\w-]+) ([\w-]+)'
@@ -203,7 +203,7 @@ def test_no_how_to_uses_a_group_of_another_page() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    """Relative links between files of the project; anchors must be headings."""
+    """Relative links between files of the project, and within one; anchors must be headings."""
     links = [
         (document, target, anchor)
         for document in DOCUMENTS
@@ -246,7 +246,7 @@ def test_the_files_of_the_project_that_a_page_names_are_there() -> None:
 
 def dead(document: Path, target: str, anchor: str) -> str:
     """What is wrong with a link; "" if it leads somewhere."""
-    path = (document.parent / target).resolve()
+    path = (document.parent / target).resolve() if target else document
     if not path.exists():
         return f"{target} does not exist"
     if anchor and path.suffix == ".md" and anchor[1:] not in anchors(path):

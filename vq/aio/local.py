@@ -72,8 +72,8 @@ class LocalQueue:
             queue.complete(item)
 
     Coroutines that put at the same time share a flush. Opening, closing and reading what is on disk
-    only are done by a thread. A coroutine that is cancelled in ``take`` loses no message; one that
-    is cancelled in ``put`` does not know whether the message is stored.
+    only are done by a thread. A coroutine that is cancelled in ``take`` or ``take_many`` loses no
+    message; one that is cancelled in ``put`` does not know whether the message is stored.
 
     Args:
         directory: Where it is, made if it is missing; None: in memory. One process has it open.
@@ -287,11 +287,16 @@ class LocalQueue:
         """Return up to ``count`` messages: what is there once the first one is; [] in vain."""
         check_between("count", count, 1, COUNT_MAX)
         items: list[LocalItem] = []
-        while len(items) < count:
-            item = await self.take(0 if items else timeout)
-            if item is None:
-                break
-            items.append(item)
+        try:
+            while len(items) < count:
+                item = await self.take(0 if items else timeout)
+                if item is None:
+                    break
+                items.append(item)
+        except BaseException:  # a cancellation, too
+            for each in reversed(items):
+                self._core.takes.give_back(each)
+            raise
         return items
 
     async def _next(self) -> LocalItem | None:

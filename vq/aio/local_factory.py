@@ -7,6 +7,7 @@ on the loop; a thread of the consumer waits for it.
 
 import asyncio
 import concurrent.futures
+import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from types import TracebackType
@@ -17,7 +18,8 @@ from vq.aio.local import LocalQueue
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.client.consumer.deliver.listening import check_listener
 from vq.client.future import SendCallback, check_callback, report
-from vq.client.kinds import check_between
+from vq.client.kinds import check_between, topic_named
+from vq.client.loop_calls import call_soon
 from vq.errors import InvalidState, TimedOut, VqError
 from vq.local.factory.consumer import LOOK_S, LocalMessageConsumer
 from vq.local.factory.producer import LocalMessageProducer
@@ -83,14 +85,17 @@ class AsyncLocalProducer:
         Errors as of ``vq.MessageProducer.send_async`` of a local factory.
         """
         check_callback(callback)
-        topic = message.topic if isinstance(message, Message) else ""
         sending: concurrent.futures.Future[SendResult]
-        if self._queues.may_wait(topic):
+        if self._queues.may_wait(topic_named(message)):
             sending = await asyncio.to_thread(self._inner.send_async, message, None, timeout)
         else:
             sending = self._inner.send_async(message, None, timeout)
+        if callback is not None:
+            tell = functools.partial(_tell, callback, sending)
+            loop = asyncio.get_running_loop()
+            sending.add_done_callback(lambda _: call_soon(loop, tell))
         future = asyncio.wrap_future(sending)
-        future.add_done_callback(_telling(callback))
+        future.add_done_callback(_see)
         return future
 
     async def send_oneway(self, message: Message, timeout: float | None = None) -> None:
@@ -126,22 +131,22 @@ class AsyncLocalProducer:
         await self.close()
 
 
-def _telling(callback: SendCallback | None) -> "Callable[[asyncio.Future[SendResult]], None]":
-    def tell(future: "asyncio.Future[SendResult]") -> None:
-        if future.cancelled():
-            return
-        error = future.exception()  # asked for here, so that nobody need await the future
-        if callback is None:
-            return
-        try:
-            if error is None:
-                callback(future.result(), None)
-            elif isinstance(error, VqError):
-                callback(None, error)
-        except Exception as raised:  # noqa: BLE001  of the application
-            report("callback of a send", raised)
+def _see(future: "asyncio.Future[SendResult]") -> None:
+    """Look at the error of a message: nobody need await its future."""
+    if not future.cancelled():
+        future.exception()
 
-    return tell
+
+def _tell(callback: SendCallback, sending: "concurrent.futures.Future[SendResult]") -> None:
+    """Tell a callback the outcome, also of a message whose future was cancelled."""
+    error = sending.exception()
+    try:
+        if error is None:
+            callback(sending.result(), None)
+        elif isinstance(error, VqError):
+            callback(None, error)
+    except BaseException as raised:  # noqa: BLE001  of the application
+        report("callback of a send", raised)
 
 
 class AsyncLocalConsumer:

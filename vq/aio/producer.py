@@ -15,6 +15,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig, WhenFull
 from vq.client.exits import LoopExit
 from vq.client.future import SendCallback, SendFuture, check_callback
+from vq.client.kinds import topic_named
 from vq.client.producer.core import ProducerCore, deleted_if_unpublished
 from vq.client.producer.intake.batch_send import BatchSend
 from vq.client.producer.metrics import ProducerMetrics
@@ -539,8 +540,7 @@ class MessageProducer:
 
     async def send_oneway(self, message: Message, timeout: float | None = None) -> None:
         """Accept one message, and only count its outcome. See ``vq.MessageProducer``."""
-        topic = message.topic if isinstance(message, Message) else ""
-        ended = self._core.oneway.callback_for(topic)
+        ended = self._core.oneway.callback_for(topic_named(message))
         if self._append(message, ended, timeout) is None:
             may_wait = self.config.when_full is WhenFull.BLOCK
             await self._accept(message, ended, timeout, may_wait=may_wait)

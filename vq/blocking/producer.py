@@ -12,6 +12,7 @@ from vq.blocking.consumer import MessageConsumer
 from vq.blocking.transaction import Transaction
 from vq.client.config import ProducerConfig
 from vq.client.future import SendCallback, SendFuture, check_callback
+from vq.client.kinds import topic_named
 from vq.client.loop_calls import call_soon
 from vq.client.producer.core import ProducerCore, deleted_if_unpublished
 from vq.client.producer.metrics import ProducerMetrics
@@ -307,8 +308,7 @@ class MessageProducer:
             future = core.append_unheard(message, core.oneway.callbacks, timeout)
             if future is not None:
                 return
-        topic = message.topic if isinstance(message, Message) else ""
-        ended = core.oneway.callback_for(topic)
+        ended = core.oneway.callback_for(topic_named(message))
         if self._append(message, ended, timeout) is None:
             self._send(message, ended, timeout)
 

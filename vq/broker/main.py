@@ -14,7 +14,7 @@ from vq.broker.base.process import RealProcess
 from vq.broker.base.scheduler import ScheduledAlarm
 from vq.broker.node import BrokerNode
 from vq.clock import SystemClock
-from vq.coordination.tree.zk import ZooKeeperCoordinator
+from vq.coordination.zookeeper.zk import ZooKeeperCoordinator
 from vq.errors import InvalidArgument
 from vq.freed_memory import KEPT_BYTES_MAX, keep_freed_memory
 from vq.log_lines import get_logger

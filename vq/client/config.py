@@ -20,7 +20,6 @@ from vq.client.producer.spread.partitioner import Keys, PartitionerSetting, Stra
 from vq.client.producer.transaction_listener import TransactionListener
 from vq.coordination.groups.rebalance import GroupStrategy, group_strategy_of
 from vq.coordination.tree.acls import checked_auth
-from vq.coordination.tree.servers import checked_servers
 from vq.coordination.tree.values.group_terms import (
     MAX_ATTEMPTS_MAX,
     STICKY,
@@ -35,6 +34,7 @@ from vq.coordination.tree.values.group_terms import (
     check_topics,
     usual_on_failure,
 )
+from vq.coordination.zookeeper.servers import checked_servers
 from vq.errors import InvalidArgument
 from vq.model import (
     ARCHIVE_PLACES,

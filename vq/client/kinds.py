@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from vq import limits
 from vq.errors import InvalidArgument
+from vq.model import Message
 from vq.shown import shown
 
 T = TypeVar("T")
@@ -36,6 +37,12 @@ def check_function(what: str, function: object, instead: str) -> None:
             f"{what} = {shown(function)} is a coroutine function or a generator, which a call "
             f"alone does not run; {instead}"
         )
+
+
+def topic_named(message: object) -> str:
+    """Return the topic of a message that was not checked; "": it is none, or has no text there."""
+    topic = message.topic if isinstance(message, Message) else ""
+    return topic if isinstance(topic, str) else ""
 
 
 def check_handler(what: str, function: object, instead: str) -> None:

@@ -267,7 +267,12 @@ class LocalQueueClient:
 
     def take_many(self, count: int, timeout: float | None = None) -> "Sequence[LocalItem]":
         """Return up to ``count`` messages: what is there once the first one is; [] in vain."""
-        return taken(self.take, count, timeout)
+        return taken(self.take, self._give_back, count, timeout)
+
+    def _give_back(self, item: LocalItem) -> None:
+        """Have the owner give a message to others; the next request says so."""
+        with self._lock:
+            self._untaken.append(item.number)
 
     def _handle(self, item: object) -> int:
         return check_item(item, self.name).number

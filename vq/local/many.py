@@ -10,20 +10,30 @@ __all__ = ["complete_each", "taken", "whole_numbers"]
 
 
 def taken(
-    take: Callable[[float | None], LocalItem | None], count: int, timeout: float | None
+    take: Callable[[float | None], LocalItem | None],
+    give_back: Callable[[LocalItem], object],
+    count: int,
+    timeout: float | None,
 ) -> list[LocalItem]:
     """Return up to ``count`` messages: what is there once the first one is; [] in vain.
+
+    What a call has taken that ends with an error or an interrupt is given back.
 
     Raises:
         InvalidArgument: The count is no number in [1, 2^31].
     """
     check_between("count", count, 1, COUNT_MAX)
     items: list[LocalItem] = []
-    while len(items) < count:
-        item = take(0 if items else timeout)
-        if item is None:
-            break
-        items.append(item)
+    try:
+        while len(items) < count:
+            item = take(0 if items else timeout)
+            if item is None:
+                break
+            items.append(item)
+    except BaseException:
+        for each in reversed(items):
+            give_back(each)
+        raise
     return items
 
 

@@ -257,7 +257,7 @@ class LocalQueue:
             raise self._commits.lost_error
 
     def _commit_with(self, items: Sequence[LocalItem], timeout: float | None = None) -> None:
-        self._base.check_not_interrupting()
+        self._base.check_may_wait()
         if items and timeout is None and self._commits.lead(items):
             return
         waker = threading.Lock()
@@ -286,6 +286,7 @@ class LocalQueue:
         """
         if not is_so():
             return True
+        self._base.check_may_wait()
         waker = threading.Lock()
         waker.acquire()
         told = -1  # the last event for which this one has woken the next one
@@ -347,6 +348,7 @@ class LocalQueue:
         item = self._takes.take_now()
         if item is not None or timeout == 0:
             return item
+        self._base.check_may_wait()
         deadline = None if timeout is None else _monotonic() + timeout
         waker = threading.Lock()
         waker.acquire()
@@ -369,7 +371,7 @@ class LocalQueue:
 
     def take_many(self, count: int, timeout: float | None = None) -> "Sequence[LocalItem]":
         """Return up to ``count`` messages: what is there once the first one is; [] in vain."""
-        return taken(self.take, count, timeout)
+        return taken(self.take, self._takes.give_back, count, timeout)
 
     def complete(self, item: LocalItem, *, wait: bool = False) -> None:
         """Note that a message is done: nobody gets it again.

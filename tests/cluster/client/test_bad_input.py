@@ -283,6 +283,7 @@ WRONG_KINDS: dict[str, Call] = {
     "send_async": lambda f: f.create_producer().send_async(None),  # type: ignore[arg-type]
     "send_oneway": lambda f: f.create_producer().send_oneway("x"),  # type: ignore[arg-type]
     "topic": lambda f: f.create_producer().send_sync(Message(3, b"x")),  # type: ignore[arg-type]
+    "oneway topic": lambda f: f.create_producer().send_oneway(Message([], b"x")),  # type: ignore[arg-type]
     "publish": lambda f: f.create_producer().publish(3),  # type: ignore[arg-type]
     "get topic": lambda f: f.create_consumer().get(3, 0, 0, 1),  # type: ignore[arg-type]
     "get partition": lambda f: f.create_consumer().get("t", "0", 0, 1),  # type: ignore[arg-type]

@@ -78,6 +78,24 @@ async def test_a_cancelled_take_loses_no_message(queue: LocalQueue) -> None:
     assert await taken(queue) == b"x"
 
 
+async def test_a_cancelled_take_of_many_loses_none(queue: LocalQueue) -> None:
+    """Also what it has taken already, while it reads more from the disk."""
+    await queue.put_many([b"%d" % number for number in range(20)])
+    for steps in range(8):
+        taking = asyncio.ensure_future(queue.take_many(20))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if taking.cancel():
+            await asyncio.wait([taking])
+        else:
+            for each in reversed(taking.result()):
+                queue.fail(each)
+    metrics = queue.metrics
+    await until(lambda: metrics().taken == 0)
+    found = [await taken(queue) for _ in range(20)]
+    assert sorted(found, key=int) == [b"%d" % number for number in range(20)]
+
+
 async def test_a_failed_message_comes_again_and_a_take_ends_in_time(queue: LocalQueue) -> None:
     await queue.put(b"x", delay_s=0.01, priority=1)
     item = await queue.take(WAIT_S)
@@ -156,6 +174,22 @@ async def test_a_coroutine_listener_gets_what_a_producer_sends(
     await until(lambda: told == [(second.result(), None)])
     with pytest.raises(InvalidState, match="needs a cluster"):
         producer.metrics()
+
+
+async def test_a_cancelled_future_does_not_keep_the_outcome_from_its_callback(
+    factory: vq.aio.MessageFactory,
+) -> None:
+    """Nothing takes back the message, so it has an outcome, which is told once."""
+    told: list[tuple[object, object]] = []
+    producer = await factory.create_producer()
+    await producer.send(vq.Message("t", b"1"))
+    future = await producer.send_async(vq.Message("t", b"2"), lambda *got: told.append(got))
+    future.cancel()
+    last = await producer.send(vq.Message("t", b"3"))
+    await until(lambda: len(told) == 1)
+    result, error = told[0]
+    assert isinstance(result, vq.SendResult)
+    assert (result.id < last.id, error) == (True, None)
 
 
 async def test_what_is_pulled_counts_with_the_next_call_or_a_close_and_a_cancelled_call_takes_none(

@@ -108,13 +108,18 @@ def test_results_of_some_scenarios_leave_the_rest_of_the_page_as_it_is() -> None
     assert added[1].startswith("| f | 1.00 s |")
 
 
-def test_a_profile_replaces_that_of_the_same_work() -> None:
-    block = BLOCKS["profiles"]
-    own = {**result("small", 1), "profiles": {"a": "profile of a\n1", "b": "profile of b\n2"}}
-    first = block(merged([own]))
-    again = {**result("small", 1), "profiles": {"b": "profile of b\n3"}}
-    assert block(merged([again]), first) == first.replace("2", "3")
-    assert block(merged([result("small", 1)]), first) == first
+def test_systems_of_one_node_are_shown_with_their_machine() -> None:
+    """Tables of two days are of machines of two speeds: each says its own."""
+    found = [Figure("fsync | it 1.0 | pipelined", 500.0, "msg/s")]
+    own = {
+        **result("peers", 1),
+        "rows": [row.as_json() for row in rows_of("peers", found, {})],
+        "peers": [{"name": "that", "missing": "not installed"}],
+    }
+    text = BLOCKS["peers"](merged([own]))
+    assert "peers 50%. Medians of 1 rounds." in text
+    assert "| fsync | it 1.0 | – | 500 | – |" in text
+    assert text.endswith("Not found here: that: not installed.")
 
 
 def test_a_block_that_nobody_writes_is_an_error() -> None:

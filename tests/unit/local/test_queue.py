@@ -1,6 +1,8 @@
 """One suite over a queue in a directory and one in memory, and what only a directory has."""
 
 import contextlib
+import itertools
+import linecache
 import os
 import shutil
 import threading
@@ -8,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.interrupts import Interrupted, Interrupter
 from support.local_queue import contents, taken
 
 from vq.clock import SystemClock
@@ -20,7 +23,7 @@ from vq.errors import (
     MessageTooLarge,
     TimedOut,
 )
-from vq.local import LocalItem, LocalQueue, LocalQueueConfig
+from vq.local import LocalItem, LocalQueue, LocalQueueConfig, many
 from vq.local.core.state import QueueState
 from vq.local.core.waits import LineOfWakers
 from vq.model import Message
@@ -55,6 +58,24 @@ def test_messages_are_given_in_order_each_once(opened: Open) -> None:
     queue.flush()
     assert contents(queue) == wanted
     assert len(queue) == 0
+
+
+def test_many_that_were_taken_are_given_again_if_the_call_is_interrupted(opened: Open) -> None:
+    """In their order; one that ``take`` was about to return comes when its lease is over."""
+    queue = opened()
+    for place in itertools.count():
+        queue.put_many([b"%d" % number for number in range(4)])
+        interrupter = Interrupter(place, "local/many.py")
+        with contextlib.suppress(Interrupted):
+            interrupter.run(lambda: queue.take_many(3))
+        if not interrupter.reached:
+            break
+        found = contents(queue)
+        line = int(interrupter.reached.rpartition(":")[2])
+        missing = 4 - len(found)
+        assert missing <= ("take(" in linecache.getline(many.__file__, line))
+        assert found == sorted(found)
+    assert place > 5
 
 
 def test_a_message_has_its_tag_key_and_headers(opened: Open) -> None:

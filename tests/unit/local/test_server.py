@@ -7,6 +7,7 @@ import inspect
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -137,6 +138,18 @@ def test_a_client_takes_and_completes_many(client: LocalQueueClient) -> None:
     with pytest.raises(LeaseLost):
         client.complete_many(items)
     assert [each.content for each in client.take_many(2, 0)] == [b"3"]
+
+
+def test_what_an_interrupted_call_has_taken_is_given_again(
+    client: LocalQueueClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.put_many([b"1", b"2", b"3"])
+    taking = iter([client.take, client.take, lambda _: sys.exit()])
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "take", lambda timeout: next(taking)(timeout))
+        with pytest.raises(SystemExit):
+            client.take_many(3)
+    assert [each.content for each in client.take_many(3)] == [b"1", b"2", b"3"]
 
 
 def test_threads_of_a_client_share_what_it_took(client: LocalQueueClient) -> None:

@@ -10,13 +10,13 @@ import json
 import re
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from support.tool import load_tool
 
 import vq
-from vq import admin, aio, limits, opentelemetry, serializers
+from vq import admin, aio, limits
 from vq import errors as vq_errors
 from vq.broker.base.config import BrokerConfig, ConnectionLimits
 from vq.broker.partition.partition_state import RULES
@@ -33,13 +33,6 @@ from vq.errors import InvalidArgument, MessageTooLarge, VqError
 from vq.model import Compression, TopicSettings
 
 ROOT = Path(__file__).parents[3]
-MODULES = {
-    "vq": vq,
-    "vq.aio": aio,
-    "vq.admin": admin,
-    "vq.serializers": serializers,
-    "vq.opentelemetry": opentelemetry,
-}
 
 
 @pytest.fixture(scope="module")
@@ -52,16 +45,36 @@ def test_the_references_are_fresh(tool: ModuleType) -> None:
         assert (tool.REFERENCE / name).read_text() == write(), "run `make docs`"
 
 
+def test_a_default_that_is_a_text_is_shown_as_one_writes_it(tool: ModuleType) -> None:
+    def function(
+        one: "str" = "",
+        two: Literal["a", "b"] = "a",
+        three: "list[Path] | tuple[()]" = (),
+    ) -> "Path":
+        """Return a path: any one.
+
+        Returns:
+            A path: any one, of
+            many.
+        """
+        raise NotImplementedError
+
+    assert tool.signature_of("f", function) == (
+        'f(one: str = "", two: Literal["a", "b"] = "a", three: list[Path] | tuple[()] = ()) -> Path'
+    )
+    assert tool.text_of(function).endswith("A path: any one, of\nmany.")
+
+
 def test_every_public_name_has_its_section(tool: ModuleType) -> None:
     page = tool.api()
-    for title, module in MODULES.items():
+    for title, module in tool.PUBLIC:
         for name in module.__all__:
             assert f"### `{title}.{name}`\n" in page
 
 
-def test_every_public_method_says_what_it_does() -> None:
+def test_every_public_method_says_what_it_does(tool: ModuleType) -> None:
     """An empty text on the page would be of no help."""
-    for module in MODULES.values():
+    for _, module in tool.PUBLIC:
         for name in module.__all__:
             subject = getattr(module, name)
             if inspect.isclass(subject) or inspect.isfunction(subject):

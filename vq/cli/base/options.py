@@ -180,6 +180,21 @@ class Invocation:
         """Say that a plan was shown and not carried out; that is no failure."""
         self.output.remark(f"{what}; add --yes to do it")
 
+    def show_act(self, facts: Mapping[str, Any], *, yes: bool, did: str, plan: str) -> None:
+        """Show an act that was done with ``yes``, and was only planned without it.
+
+        Args:
+            facts: What JSON has beside ``done``.
+            did: What was done, for people.
+            plan: What would be.
+        """
+        if self.output.as_json:
+            self.output.document({"done": yes, **facts})
+        else:
+            self.output.remark(did if yes else f"plan: {plan}")
+        if not yes:
+            self.only_planned()
+
     def topic_names(self) -> list[str]:
         """Return the names of all topics.
 

@@ -7,18 +7,7 @@ import click
 
 from vq.cli.base import text
 from vq.cli.base.completion import group_names
-from vq.cli.base.json_schema import (
-    NUMBER,
-    TEXT,
-    TRUTH,
-    WHOLE,
-    mapping,
-    maybe,
-    optional,
-    record,
-    shows,
-    some,
-)
+from vq.cli.base.json_schema import message_schema, record, shows, some
 from vq.cli.base.options import (
     Commands,
     Invocation,
@@ -26,7 +15,6 @@ from vq.cli.base.options import (
     command_options,
     yes_option,
 )
-from vq.client.cluster import ClusterClient
 from vq.client.failed_file import FailedMessage
 from vq.clock import SystemClock
 from vq.operations.groups.failed import (
@@ -78,28 +66,15 @@ def _ids(function: Callable[..., Any]) -> Callable[..., Any]:
 @_ids
 @shows(
     some(
-        optional(
-            record(
-                group=TEXT,
-                member=TEXT,
-                state=TEXT,
-                attempts=WHOLE,
-                first_failed_s=NUMBER,
-                skipped_s=NUMBER,
-                reason=TEXT,
-                topic=TEXT,
-                partition=WHOLE,
-                offset=WHOLE,
-                id=TEXT,
-                sent_s=NUMBER,
-                tag=maybe(TEXT),
-                key_type=maybe(TEXT),
-                headers=mapping(TEXT),
-            ),
-            key={"type": ["string", "integer", "null"]},
-            key_hex=TEXT,
-            content=TEXT,
-            content_base64=TEXT,
+        message_schema(
+            "next_offset",
+            group=str,
+            member=str,
+            state=str,
+            attempts=int,
+            first_failed_s=float,
+            skipped_s=float,
+            reason=str,
         )
     )
 )
@@ -174,13 +149,13 @@ def _as_json(name: str, found: FailedMessage) -> dict[str, Any]:
 @yes_option
 @shows(
     record(
-        done=TRUTH,
-        group=TEXT,
-        open=WHOLE,
-        sending=WHOLE,
-        sent=WHOLE,
-        finished=WHOLE,
-        homeless=WHOLE,
+        done=bool,
+        group=str,
+        open=int,
+        sending=int,
+        sent=int,
+        finished=int,
+        homeless=int,
     )
 )
 @command_options
@@ -196,11 +171,7 @@ def run(invocation: Invocation, name: str, ids: tuple[int, ...], to: str, yes: b
     sending = sum(each.is_sending for each in found)
     done = FailedRun(0, 0, 0)
     if yes:
-
-        async def work(cluster: ClusterClient) -> FailedRun:
-            return await run_failed(cluster, name, to=RunTo(to), ids=ids)
-
-        done = invocation.call(work)
+        done = invocation.call(run_failed, name, to=RunTo(to), ids=ids)
     output = invocation.output
     if output.as_json:
         output.document(
@@ -238,7 +209,7 @@ def run(invocation: Invocation, name: str, ids: tuple[int, ...], to: str, yes: b
 @_NAME
 @_ids
 @yes_option
-@shows(record(done=TRUTH, group=TEXT, messages=WHOLE))
+@shows(record(done=bool, group=str, messages=int))
 @command_options
 def forget(invocation: Invocation, name: str, ids: tuple[int, ...], yes: bool) -> None:
     """Forget messages that members on this machine have skipped: nothing runs them again.
@@ -251,13 +222,9 @@ def forget(invocation: Invocation, name: str, ids: tuple[int, ...], yes: bool) -
         messages = forget_failed(cluster, name, ids, SystemClock().wall_ms())
     else:
         messages = len(list_failed(cluster, name, ids)[0])
-    if invocation.output.as_json:
-        invocation.output.document({"done": yes, "group": name, "messages": messages})
-    elif yes:
-        invocation.output.remark(f"forgot {messages} message(s) of group {name}")
-    else:
-        invocation.output.remark(
-            f"plan: forget {messages} message(s) of group {name}; this cannot be undone"
-        )
-    if not yes:
-        invocation.only_planned()
+    invocation.show_act(
+        {"group": name, "messages": messages},
+        yes=yes,
+        did=f"forgot {messages} message(s) of group {name}",
+        plan=f"forget {messages} message(s) of group {name}; this cannot be undone",
+    )

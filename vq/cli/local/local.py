@@ -12,18 +12,7 @@ import click
 
 from vq.cli.base import text
 from vq.cli.base.input import interruptible
-from vq.cli.base.json_schema import (
-    NUMBER,
-    TEXT,
-    TRUTH,
-    WHOLE,
-    mapping,
-    maybe,
-    optional,
-    record,
-    shows,
-    some,
-)
+from vq.cli.base.json_schema import maybe, message_schema, record, shows, some
 from vq.cli.base.moments import Delay
 from vq.cli.base.options import (
     Commands,
@@ -126,7 +115,7 @@ def serve(invocation: Invocation, directory: Path) -> None:
     metavar="KEY",
     help="Put nothing if a message with this key was put within the last minutes.",
 )
-@shows(record(put=TRUTH))
+@shows(record(put=bool))
 @command_options_without_cluster
 def put(
     invocation: Invocation,
@@ -185,26 +174,15 @@ def put(
 )
 @shows(
     some(
-        optional(
-            record(
-                state=TEXT,
-                priority=WHOLE,
-                attempts=WHOLE,
-                due_s=maybe(NUMBER),
-                topic=TEXT,
-                id=TEXT,
-                sent_s=NUMBER,
-                tag=maybe(TEXT),
-                key_type=maybe(TEXT),
-                headers=mapping(TEXT),
-            ),
-            key={"type": ["string", "integer", "null"]},
-            key_hex=TEXT,
-            content=TEXT,
-            content_base64=TEXT,
+        message_schema(
+            *("partition", "offset", "next_offset"),
+            state=str,
+            priority=int,
+            attempts=int,
+            due_s=maybe(float),
         )
     ),
-    damaged=some(record(log=TEXT, offset=WHOLE, number=WHOLE, messages=WHOLE, path=TEXT)),
+    damaged=some(record(log=str, offset=int, number=int, messages=int, path=str)),
 )
 @command_options_without_cluster
 def list_(
@@ -273,7 +251,7 @@ def _as_json(found: ListedMessage) -> dict[str, Any]:
 @local.command()
 @_DIRECTORY
 @_ID
-@shows(record(requeued=WHOLE))
+@shows(record(requeued=int))
 @command_options_without_cluster
 def requeue(invocation: Invocation, directory: Path, ids: tuple[int, ...]) -> None:
     """Give messages now that wait for a time: failed ones, and delayed ones.
@@ -293,7 +271,7 @@ def requeue(invocation: Invocation, directory: Path, ids: tuple[int, ...]) -> No
 @local.command()
 @_DIRECTORY
 @yes_option
-@shows(record(waiting=WHOLE, purged=WHOLE))
+@shows(record(waiting=int, purged=int))
 @command_options_without_cluster
 def purge(invocation: Invocation, directory: Path, yes: bool) -> None:
     """Drop all messages that no taker has: those in line, and those that wait for a time."""

@@ -15,11 +15,11 @@ import click
 from vq.blocking import MessageFactory
 from vq.cli.base import text
 from vq.cli.base.completion import group_names, topic_names
-from vq.cli.base.json_schema import shows
+from vq.cli.base.json_schema import MESSAGE_SCHEMA, shows
 from vq.cli.base.moments import Moment
 from vq.cli.base.options import Invocation, Seconds, WholeNumber, command_options, no_effect
 from vq.cli.messages.decoding import Decoding, decodes
-from vq.cli.messages.message_format import MESSAGE_SCHEMA, NAMES, MessageFormat
+from vq.cli.messages.message_format import NAMES, MessageFormat
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom, StartPosition
 from vq.limits import MIB

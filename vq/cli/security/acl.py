@@ -1,11 +1,11 @@
 """``vq acl``: the rules of access, see ``vq.operations.security``."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from vq.cli.base.json_schema import TEXT, TRUTH, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, command_options
 from vq.cli.security.unknown import remark_unknown
 from vq.operations.security.access import (
@@ -25,7 +25,12 @@ from vq.security.rules import (
     subject_of,
 )
 
-_RULE: Final = record(effect=TEXT, subject=TEXT, rights=some(TEXT), resource=TEXT)
+
+def _words(rights: str) -> list[str]:
+    return rights.split(",")
+
+
+_RULE: Final = Shape(AccessRule, "effect subject rights=rights_text resource=about", rights=_words)
 _COLUMNS: Final = ("effect", "subject", "rights", "resource")
 
 _subject = click.argument("subject")
@@ -100,9 +105,9 @@ def list_(invocation: Invocation, subject: str | None) -> None:
         rules = [each for each in rules if each.subject == subject]
     output = invocation.output
     if output.as_json:
-        output.document([_values(each) for each in rules])
+        output.document(_RULE.all(rules))
         return
-    rows = [{**_values(each), "rights": each.rights_text} for each in rules]
+    rows = [{**_RULE(each), "rights": each.rights_text} for each in rules]
     output.table(rows, columns=_COLUMNS)
     if not rules and held:
         output.remark(f"no rule has the subject {subject}; rules of others: {held}")
@@ -126,12 +131,12 @@ def list_(invocation: Invocation, subject: str | None) -> None:
 )
 @shows(
     record(
-        allowed=TRUTH,
-        user=TEXT,
-        right=TEXT,
-        resource=TEXT,
-        decided_right=TEXT,
-        decided_resource=TEXT,
+        allowed=bool,
+        user=str,
+        right=str,
+        resource=str,
+        decided_right=str,
+        decided_resource=str,
         rule=maybe(_RULE),
     )
 )
@@ -157,7 +162,7 @@ def test(invocation: Invocation, who: str, right: str, resource: str, roles: Seq
                 "resource": resource,
                 "decided_right": str(need.right),
                 "decided_resource": need.about,
-                "rule": None if rule is None else _values(rule),
+                "rule": None if rule is None else _RULE(rule),
             }
         )
     else:
@@ -177,15 +182,6 @@ def _rule(subject: str, rights: str, resource: str, *, deny: bool) -> AccessRule
 def _show_change(invocation: Invocation, rules: Sequence[AccessRule], done: str) -> None:
     output = invocation.output
     if output.as_json:
-        output.document([_values(each) for each in rules])
+        output.document(_RULE.all(rules))
     else:
         output.remark(f"{done}; rules now: {len(rules)}")
-
-
-def _values(rule: AccessRule) -> dict[str, Any]:
-    return {
-        "effect": str(rule.effect),
-        "subject": rule.subject,
-        "rights": rule.rights_text.split(","),
-        "resource": rule.about,
-    }

@@ -225,12 +225,13 @@ static int read_clock(appender_t *self, double *now)
     return *now == -1.0 && PyErr_Occurred() ? -1 : 0;
 }
 
-/* Whether a message that was not received names a partition. Both defaults are -1, and CPython has
- * one object for it. */
+/* Whether a message that was not received names a partition, or may do so. Both defaults are -1, and
+ * CPython has one object for it; what equals it may be of another type. */
 static int names_partition(appender_t *self, PyObject *message)
 {
+    PyObject *offset = PyTuple_GET_ITEM(message, OFFSET);
     return PyTuple_GET_ITEM(message, PARTITION) != self->any_partition &&
-           PyTuple_GET_ITEM(message, OFFSET) == self->any_partition;
+           (offset == self->any_partition || !PyLong_CheckExact(offset));
 }
 
 static PyObject *slot_of(appender_t *self, PyObject *queues, int slot)
@@ -342,16 +343,17 @@ static int make_plain(appender_t *self, PyObject *message, usual_key_t *key, fut
     Py_ssize_t size = size_of(content, head);
     if (size < 0)
         return -1;
+    Py_INCREF(head); /* a collection may run any code, also such that changes the tags */
     if (key->field || headers != Py_None) {
-        if (!encode_properties(key, headers, &properties))
-            return 0;
-        head = head_with(head, &properties);
-        if (!head)
-            return -1;
+        int is_usual = encode_properties(key, headers, &properties);
+        PyObject *of_all = is_usual ? head_with(head, &properties) : NULL;
+        Py_DECREF(head);
+        if (!of_all)
+            return is_usual ? -1 : 0;
+        head = of_all;
         size = size_of(content, head);
-    } else
-        Py_INCREF(head);
-    *made = make_future(self->future); /* a collection may run any code */
+    }
+    *made = make_future(self->future);
     if (!*made) {
         Py_DECREF(head);
         return -1;

@@ -82,6 +82,7 @@ class QueueBase:
         following: Returns the number of the next message in memory.
         stopped: Lanes that take no more messages, and why.
         refusal: Why the queue cannot be used any more.
+        thread: The identifier of the thread that commits; 0: it has not begun.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class QueueBase:
         self.following = self._numbers.__next__
         self.stopped: dict[int, StorageFailed] = {}
         self.refusal: VqError | None = None
+        self.thread = 0
         self._thread_ended = False
         self._numbers_at_open = 0
         self.storage = None if directory is None else self._opened_storage(directory, disk)
@@ -330,6 +332,20 @@ class QueueBase:
                 hint="set a flag in the handler, and call the queue once that call has returned",
             )
 
+    def check_may_wait(self) -> None:
+        """Refuse a wait on the thread that commits, which calls the callbacks of sends.
+
+        Raises:
+            InvalidState: It would wait for itself; or as ``check_not_interrupting``.
+        """
+        self.check_not_interrupting()
+        if threading.get_ident() == self.thread:
+            raise InvalidState(
+                f"a callback of a send to queue {self.name!r} would wait for itself: it runs on "
+                "the thread that commits",
+                hint="a callback may call send_async, but nothing that waits",
+            )
+
     def end_with(self, refusal: VqError) -> None:
         """Refuse every use from now on, and wake who waits."""
         if self.refusal is None:
@@ -348,7 +364,7 @@ class QueueBase:
 
     def thread_ended(self) -> None:
         """Note that nobody commits any more."""
-        self._thread_ended = True
+        self._thread_ended, self.thread = True, 0
         self.refuse_waiters()
 
 

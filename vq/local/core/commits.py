@@ -59,6 +59,10 @@ class Led(NamedTuple):
     offset: int
 
 
+#: Who waits for the end of a commit, and what went wrong, by lane.
+_Round = tuple[Sequence[CommitWaiter], Mapping[int, VqError]]
+
+
 class Commits:
     """The commits of one queue.
 
@@ -191,7 +195,10 @@ class Commits:
             self._thread_waits = True
             with self._leading:
                 self._thread_waits = False
-                self._work_once()
+                waiters, errors = self._work_once()
+            for waiter in waiters:  # without a lock: a callback of a send may send again
+                waiter.end(errors)
+            self._pause_if_full(errors)
 
     @property
     def is_done(self) -> bool:
@@ -199,17 +206,18 @@ class Commits:
         intake = self._intake
         return bool(intake.unwritten) or not (intake.items or intake.barriers or intake.done)
 
-    def _work_once(self) -> None:
-        """Commit what there is. Under ``leading``."""
+    def _work_once(self) -> _Round:
+        """Commit what there is; return who is to be told. Under ``leading``."""
         if self._led is not None:
             led, self._led = self._led, None
             self._mend(led)
         if self._company.expected:
             self._company.gather(self._sleeper, self._base.counts.commits)
         if self._sleeper.has_work or self._intake.done:
-            self._commit()
-        elif self._wants_save:
+            return self._commit()
+        if self._wants_save:
             self._save_state()
+        return (), {}
 
     def _mend(self, led: Led) -> None:
         """Open a log anew whose writer was interrupted, and publish what of it is stored.
@@ -232,8 +240,8 @@ class Commits:
                 base.keys.release(item)
         base.takers.wake(count)
 
-    def _commit(self) -> None:
-        """Store and flush all that came in, give it to takers, and wake who waits for it."""
+    def _commit(self) -> _Round:
+        """Store and flush all that came in, and give it to takers; return who waits for it."""
         intake, base = self._intake, self._base
         now = base.clock.monotonic()
         is_due = now >= self._note_at or self.done_full or self._sleeper.is_ending
@@ -262,8 +270,10 @@ class Commits:
         self._company.note(
             base.counts.commits, len(waiters), len(intake.barriers), messages=len(batch)
         )
-        for waiter in waiters:
-            waiter.end(errors)
+        return waiters, errors
+
+    def _pause_if_full(self, errors: Mapping[int, VqError]) -> None:
+        intake = self._intake
         full = [error for error in errors.values() if isinstance(error, DiskFull | Busy)]
         if full and self._sleeper.is_ending and isinstance(full[0], DiskFull):
             # The pad and the logs have all but puts that did not wait.

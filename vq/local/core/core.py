@@ -62,6 +62,7 @@ class QueueCore:
 
     def _work(self) -> None:
         sleeper = self.base.sleeper
+        self.base.thread = threading.get_ident()
         try:
             while True:
                 self.commits.work()
@@ -80,12 +81,13 @@ class QueueCore:
 
         Raises:
             StorageFailed, DiskFull: What was not durable may be lost.
-            InvalidState: A signal handler has interrupted a call of the same thread.
+            InvalidState: A signal handler has interrupted a call of the same thread, or a callback
+                of a send calls it.
         """
         base = self.base
         if isinstance(base.refusal, InvalidState) or base.sleeper.is_ending:
             return
-        base.check_not_interrupting()
+        base.check_may_wait()
         base.sleeper.is_ending = True
         base.sleeper.kick()
         self._thread.join(_JOIN_S)

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Iterable
-from itertools import groupby
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
@@ -12,7 +11,7 @@ from vq.client.config import ConsumerConfig
 from vq.client.consumer.pulling_thread import check_one_thread
 from vq.client.kinds import check_between, check_function
 from vq.coordination.tree.values.group_terms import OnBadRecord, OnFailure
-from vq.errors import InvalidArgument, InvalidState, LeaseLost
+from vq.errors import InvalidArgument, InvalidState, LeaseLost, VqError
 from vq.local.factory.queues import LocalQueues
 from vq.local.factory.refused import refuse_name, refuse_settings
 from vq.local.items import LocalItem
@@ -72,6 +71,8 @@ class LocalMessageConsumer:
         self._filters: dict[str, Filter] = {}
         self._workers: dict[str, ListenerWorkers] = {}
         self._in_hand: list[tuple[LocalQueue, LocalItem]] = []
+        self._has_reached = True  # what is in hand has reached the caller of ``get_many``
+        self._completing: LocalItem | None = None  # begun to be completed
         self._owner: threading.Thread | None = None  # called get_many last; None: a loop's task
         self._lock = threading.Lock()  # a listener may call close before start has returned
         self._started = False
@@ -157,18 +158,25 @@ class LocalMessageConsumer:
         finally:
             if not self._in_hand:  # another thread may go on
                 self._owner = None
+        self._has_reached = True  # last: behind it, no signal handler runs before the return
         return messages
 
     def _enter(self) -> None:
-        """Let this thread call, and complete what it has from its call before."""
+        """Let this thread call, and complete what it has from its call before.
+
+        What a call has taken that a signal handler interrupted, its thread has not seen.
+        """
         me = threading.current_thread()
         with self._lock:
             owner = self._owner
             check_one_thread(owner, me)
             self._owner = me
-        if owner not in {None, me}:
+            if owner is not None and owner is not me:
+                self._has_reached = False
+        if not self._has_reached:
             self.put_down()
         self.finish()
+        self._has_reached = False
 
     def _pull(
         self,
@@ -191,13 +199,14 @@ class LocalMessageConsumer:
                 passing_on = [
                     (item, message) for item in items if passes(message := as_delivered(item))
                 ]
+                kept = {item for item, _ in passing_on}
+                queue.complete_many([item for item in items if item not in kept])
+                is_held = self.hold([item for item, _ in passing_on])
             except BaseException:
                 for item in reversed(items):
                     queue._core.takes.give_back(item)
                 raise
-            kept = {item for item, _ in passing_on}
-            queue.complete_many(item for item in items if item not in kept)
-            if not self.hold(item for item in items if item in kept):
+            if not is_held:
                 return []
             if kept or (not items and left_s <= LOOK_S and deadline is not None):
                 return [message for _, message in passing_on]
@@ -238,18 +247,43 @@ class LocalMessageConsumer:
             self._queues.queue(topic).flush()
 
     def finish(self) -> None:
-        """Complete what ``get_many`` has returned. For vq only."""
+        """Complete what ``get_many`` has returned. For vq only.
+
+        A signal handler may interrupt it; the next call goes on where it was.
+
+        Raises:
+            LeaseLost, StorageFailed: As ``LocalQueue.complete``; the others are completed.
+        """
         in_hand, self._in_hand = self._in_hand, []
-        for queue, items in groupby(in_hand, lambda each: each[0]):
-            queue.complete_many([item for _, item in items])
+        done = 0
+        error: VqError | None = None
+        try:
+            for queue, item in in_hand:
+                is_again, self._completing = self._completing is item, item
+                try:
+                    queue.complete(item)
+                except LeaseLost as found:  # or the call that was interrupted has completed it
+                    error = error if is_again else found
+                except VqError as found:
+                    error = found
+                done += 1
+        except BaseException:  # no call in here: nothing interrupts it
+            self._in_hand = [*in_hand[done:], *self._in_hand]
+            raise
+        if error is not None:
+            raise error
 
     def put_down(self) -> None:
         """Give to others what ``get_many`` has returned: its handling failed. For vq only."""
         if self._queues.forked:
             return
         in_hand, self._in_hand = self._in_hand, []
-        for queue, item in reversed(in_hand):
-            queue._core.takes.give_back(item)
+        try:
+            for queue, item in reversed(in_hand):
+                queue._core.takes.give_back(item)
+        except BaseException:  # as in ``finish``; what was given back already stays so
+            self._in_hand = [*in_hand, *self._in_hand]
+            raise
 
     def close(self) -> None:
         """Wait up to 30 s for listeners that run; the other messages are given to others.
@@ -269,7 +303,7 @@ class LocalMessageConsumer:
             self.closed = True
         for workers in self._workers.values():
             workers.close()
-        if self._owner not in {None, threading.current_thread()}:
+        if self._owner not in {None, threading.current_thread()} or not self._has_reached:
             self.put_down()
         try:
             self.finish()

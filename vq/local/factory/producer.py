@@ -1,7 +1,9 @@
 """``LocalMessageProducer``: what sends to local queues with the calls of a cluster's producer."""
 
 import concurrent.futures
-from collections.abc import Iterable
+import contextlib
+import threading
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final, NoReturn, Self
 
@@ -45,18 +47,24 @@ class _Sending:
         self._callback = callback
 
     def release(self) -> None:
-        """See ``Waker.release``."""
+        """See ``Waker.release``. Raises nothing: the thread commits for others, too."""
         error = self.waiter.error
         result = None if error is not None else _place_of(self._item)
         if result is None:
-            self.future.set_exception(error)
+            _run("done callback of a send", self.future.set_exception, error)
         else:
-            self.future.set_result(result)
+            _run("done callback of a send", self.future.set_result, result)
         if self._callback is not None:
-            try:
-                self._callback(result, error)
-            except BaseException as raised:  # noqa: BLE001  the thread commits for others, too
-                report("callback of a send", raised)
+            _run("callback of a send", self._callback, result, error)
+
+
+def _run(what: str, callback: Callable[..., object], *arguments: object) -> None:
+    """Call what may run code of the application, and log what it raises, ``SystemExit`` too."""
+    try:
+        callback(*arguments)
+    except BaseException as raised:  # noqa: BLE001  see above
+        with contextlib.suppress(BaseException):  # the application's logging
+            report(what, raised)
 
 
 class LocalMessageProducer:
@@ -114,6 +122,8 @@ class LocalMessageProducer:
     ) -> "concurrent.futures.Future[SendResult]":
         """Accept a message and return at once; ``callback`` runs on the thread that commits.
 
+        It may call ``send_async``, but nothing that waits.
+
         Raises:
             InvalidArgument: There is a time-out: nothing takes back a message on its way.
             BufferFull: Too many are on their way, and ``when_full`` is ``raise``.
@@ -139,7 +149,8 @@ class LocalMessageProducer:
     def _wait_for_space(self, queue: LocalQueue) -> None:
         if not queue._core.commits.intake_full:
             return
-        if self.config.when_full is WhenFull.RAISE:
+        is_inside = threading.get_ident() == queue._base.thread  # a callback, which must not wait
+        if is_inside or self.config.when_full is WhenFull.RAISE:
             raise BufferFull(f"too many messages wait for the disk of queue {queue.name!r}")
         queue._commit_with(())
 

@@ -181,7 +181,7 @@ class TreeRules:
         if self._next_run is not None:
             for number, path in self._runs.items():
                 if number >= self._next_run:
-                    self._add_at(
+                    self._add(
                         path,
                         "run_ahead",
                         Severity.ERROR,
@@ -381,7 +381,7 @@ class TreeRules:
         if value.phase in {READY, IN_GRACE}:
             missing = sorted(set(range(wanted)) - state.partitions)
             if missing:
-                self._add_at(
+                self._add(
                     path,
                     "partitions_missing",
                     Severity.ERROR,
@@ -391,7 +391,7 @@ class TreeRules:
                 )
             beyond = sorted(each for each in state.partitions if each >= wanted)
             if beyond:
-                self._add_at(
+                self._add(
                     path,
                     "partitions_beyond",
                     Severity.WARNING,
@@ -569,7 +569,7 @@ class TreeRules:
 
     def _add(
         self,
-        node: StoredNode,
+        at: StoredNode | str,
         problem: str,
         severity: Severity,
         text: str,
@@ -577,18 +577,7 @@ class TreeRules:
         *,
         repair: TreeRepair | None = None,
     ) -> None:
-        self._add_at(node.path, problem, severity, text, commands, repair=repair)
-
-    def _add_at(
-        self,
-        path: str,
-        problem: str,
-        severity: Severity,
-        text: str,
-        commands: Sequence[str] = (),
-        *,
-        repair: TreeRepair | None = None,
-    ) -> None:
+        path = at if isinstance(at, str) else at.path
         self.counts[severity] += 1
         if any(shlex.quote(each) != each for each in names_in(path)):
             commands = ()  # no command takes a name that another program has made up

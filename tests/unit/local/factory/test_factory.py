@@ -2,15 +2,22 @@
 
 import asyncio
 import contextlib
+import itertools
+import linecache
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.interrupts import Interrupted, Interrupter
+from support.raising_logs import raising_logs
 
 import vq
-from vq.errors import FilterFailed, InvalidArgument, InvalidState
+from vq.errors import BufferFull, FilterFailed, InvalidArgument, InvalidState
+from vq.local.core import commits
+from vq.local.factory import consumer as module
 from vq.model import Message
 from vq.testing.waiting import WAIT_S, block_until
 
@@ -191,6 +198,95 @@ def test_a_message_on_its_way_cannot_be_cancelled(config: vq.MessageFactoryConfi
         futures = [producer.send_async(Message("t", b"%d" % number)) for number in range(20)]
         assert not any(future.cancel() for future in futures)
         assert len({future.result(WAIT_S).id for future in futures}) == 20
+
+
+def test_callbacks_that_exit_harm_no_other_message(config: vq.MessageFactoryConfig) -> None:
+    """They run on the thread that commits for everybody; the log of the application fails, too."""
+    told: list[object] = []
+
+    def leave(*_: object) -> None:
+        sys.exit("enough")
+
+    with vq.MessageFactory(config) as factory, factory.create_producer() as producer:
+        producer.send_sync(Message("t", b"0"))
+        with raising_logs(error=SystemExit):
+            exiting = producer.send_async(Message("t", b"1"), leave)
+            exiting.add_done_callback(leave)
+            futures = [
+                producer.send_async(Message("t", b"%d" % number), lambda *got: told.append(got))
+                for number in range(2, 5)
+            ]
+            assert len({each.result(WAIT_S).id for each in (exiting, *futures)}) == 4
+            producer.flush(WAIT_S)
+        assert told == [(each.result(), None) for each in futures]
+
+
+def test_a_callback_may_send_again_but_not_wait(
+    config: vq.MessageFactoryConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a cluster. It runs on the thread that commits, which no call must wait for there."""
+    told: list[vq.SendResult | None] = []
+    refused: list[type] = []
+
+    def again(result: vq.SendResult | None, _: object) -> None:
+        told.append(result)
+        if len(told) < 3:
+            producer.send_async(Message("t", b"again"), again)
+            return
+        queue = factory._local.queues.queue("t")
+        monkeypatch.setattr(commits, "_INTAKE_ITEMS", 0)
+        for call in (
+            lambda: producer.send_sync(Message("t", b"x")),
+            producer.flush,
+            lambda: consumer.get_many(1),
+            queue.drain,
+            queue.close,
+            lambda: producer.send_async(Message("t", b"x")),
+        ):
+            try:
+                call()
+            except (InvalidState, BufferFull) as error:
+                refused.append(type(error))
+        monkeypatch.undo()
+
+    with vq.MessageFactory(config) as factory, factory.create_producer() as producer:
+        consumer = factory.create_consumer(vq.ConsumerConfig(group="g")).subscribe("t")
+        producer.send_sync(Message("t", b"0"))
+        assert len(consumer.get_many(9, 1)) == 1
+        producer.send_async(Message("t", b"1"), again)
+        block_until(lambda: len(refused) == 6)
+        assert refused == [InvalidState] * 5 + [BufferFull]
+        assert len({each.id for each in told if each}) == 3
+        producer.send_sync(Message("t", b"on"))
+
+
+def test_an_interrupt_of_a_pull_neither_loses_nor_repeats_a_message(
+    config: vq.MessageFactoryConfig,
+) -> None:
+    """What the call before returned is handled; what this one was to return comes next.
+
+    But for a message that ``take`` was about to return: it comes when its lease is over.
+    """
+    with vq.MessageFactory(config) as factory:
+        producer = factory.create_producer()
+        for place in itertools.count():
+            producer.send_batch([Message("t", b"%d" % number) for number in range(5)])
+            group = vq.ConsumerConfig(group="g")
+            with factory.create_consumer(group).subscribe("t") as consumer:
+                assert [each.content for each in consumer.get_many(1, 1)] == [b"0"]
+                interrupter = Interrupter(place, "factory/consumer.py")
+                with contextlib.suppress(Interrupted):
+                    interrupter.run(lambda of=consumer: of.get_many(2, 1))  # type: ignore[misc]
+                if not interrupter.reached:
+                    break
+                found = [each.content for each in consumer.get_many(9, 1)]
+                expected = [b"1", b"2", b"3", b"4"]
+                line = int(interrupter.reached.rpartition(":")[2])
+                if "queue.take(" in linecache.getline(module.__file__, line):
+                    assert len({*expected} - {*found}) <= 1
+                    expected = [each for each in expected if each in found]
+                assert found == expected, interrupter.reached
+    assert place > 20
 
 
 class FailsOnce(vq.MessageFilter):

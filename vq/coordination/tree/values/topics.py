@@ -6,7 +6,7 @@ from typing import Any, Final, Self
 
 from vq.coordination.tree.coordinator import join
 from vq.coordination.tree.paths import DELETED, GRACE, TOPICS
-from vq.coordination.tree.values.value import Value, check_type
+from vq.coordination.tree.values.value import Value, read_fields
 from vq.limits import is_topic_id
 from vq.model import Compression, FlushMode, TopicDeletion, TopicOrigin, TopicSettings
 from vq.shown import shown
@@ -145,9 +145,8 @@ def _origin(document: object) -> TopicOrigin | None:
 
 def _deletion(document: Mapping[str, Any]) -> TopicDeletion:
     """Return who deleted a topic; a time that is wrong would have it removed too early."""
-    values = {each.name: document[each.name] for each in fields(TopicDeletion)}
+    values = read_fields(TopicDeletion, document)
     for name, value in values.items():
-        check_type(name, value, "str" if name in {"client", "host"} else "int")
         if name.endswith("_ms") and not 0 <= value < _TIME_MS_END:
             raise ValueError(f"{name} = {value}")
     return TopicDeletion(**values)

@@ -263,6 +263,10 @@ class Text(str):
     """Text that may look different whenever it is looked at."""
 
 
+class Number(int):
+    """A number of a type of its own."""
+
+
 @pytest.mark.parametrize(
     "message",
     [
@@ -276,6 +280,8 @@ class Text(str):
         Message("t", "x"),  # type: ignore[arg-type]
         Message("t", b"x", partition=0),
         Message("t", b"x", partition="0"),  # type: ignore[arg-type]
+        Message("t", b"x", partition=0, offset=Number(-1)),
+        Message("t", b"x", partition=0, offset=-1.0),  # type: ignore[arg-type]
         Message("unknown", b"x"),
         Message(Text("t"), b"x"),
         Message([], b"x"),  # type: ignore[arg-type]
@@ -362,6 +368,37 @@ def test_a_topic_says_what_a_key_does() -> None:
         bench.queues.usual_keys = odd  # type: ignore[assignment]
         assert bench.append(Message("t", b"x", key="k")) is None
     assert bench.items == []
+
+
+@needs_compiled
+def test_a_known_tag_may_get_another_head_while_one_is_made_of_it() -> None:
+    """Two threads that send a new tag first both note it; making a head may run a collection."""
+    text = b"t" * 10_000
+    heads, kept = {"a": (1, b"%b" % text)}, list[object]()
+    made = make_appender(None, lambda: 0.0, 60.0, lambda: None, heads, 1 << 30, 10)  # type: ignore[arg-type]
+    made.topics["t"] = queues_of()
+
+    def note_again(phase: str, _: object) -> None:
+        if phase == "start":
+            heads["a"] = (1, b"%b" % text)
+            kept.append(b"x" * len(text))  # takes the memory of what was freed
+
+    message, before = Message("t", b"x", "a", "k"), gc.get_threshold()
+    gc.collect()
+    gc.disable()
+    gc.callbacks.append(note_again)
+    kept += [(number, number) for number in range(5_000)]  # no tuple is left to be used again
+    try:
+        gc.set_threshold(1)
+        gc.enable()
+        future = made.append(message, None, None)
+    finally:
+        gc.callbacks.remove(note_again)
+        gc.set_threshold(*before)
+        gc.enable()
+    assert future is not None
+    assert future.head is not None
+    assert future.head[1].startswith(text)
 
 
 # One-way messages --------------------------------------------------------------------------------
