@@ -3,7 +3,7 @@
 Whoever sleeps for bytes of a peer must be woken. Its core has stopped and its caches are cold: on a
 virtual machine that takes 50 µs and more, as much as the work itself. So a wait that follows short
 ones looks again and again before it sleeps. One long wait ends that. A spin that finds nothing, or
-loses its core, has the next ones begin later and later: on a busy machine nobody spins, because a
+loses its core, has the next ones begin later and later: on a busy machine spins are rare, because a
 thread that has used its time up waits longer for a core than one that has slept.
 
 In here: when a wait spins, and for how long. Not in here: how. A thread does in
@@ -19,16 +19,16 @@ __all__ = ["ANSWER_SPIN_S", "REQUEST_SPIN_S", "Spin", "has_cores"]
 ANSWER_SPIN_S: Final = 0.001
 #: The longest spin for a peer's next request after an answer.
 REQUEST_SPIN_S: Final = 0.000_25
-#: So many waits in a row must be short before one spins: at first, and at most.
+#: So many waits must be short before one spins: in a row, ...
 SHORT_BEFORE: Final = 4
-SHORT_BEFORE_MAX: Final = 4_096
-#: Looks take 1 µs. If more than this is between two of them, the thread has lost its core, or the
-#: interpreter, to somebody else.
-LOST_S: Final = 0.000_1
-#: A spin that ends without bytes makes that number as many times larger; one that finds some makes
-#: it one part in so many smaller. So about 70 must find some for each that does not.
+#: ... and after a spin without bytes more and more, at most so many.
+SHORT_BEFORE_MAX: Final = 1_024
+#: That number grows so with a spin that finds nothing within its bound, and so with one that lasts
+#: twice as long: somebody else has the core, or the interpreter, for milliseconds. One that finds
+#: bytes makes it smaller. So 14 must do that for each that finds nothing, and 40 for a late one.
 _GROWS: Final = 2.0
-_SHRINKS: Final = 0.99
+_GROWS_LATE: Final = 8.0
+_SHRINKS: Final = 0.95
 
 
 def has_cores() -> bool:
@@ -49,27 +49,37 @@ class Spin:
 
     def __init__(self, bound_s: float) -> None:
         self._bound_s = bound_s
-        self._needed = float(SHORT_BEFORE)  # short waits before a spin
-        self._missing = self._needed  # of them
+        self._needed = float(SHORT_BEFORE)  # short waits, after a spin without bytes
+        self._missing = self._needed  # before the next spin
 
     @property
     def begins(self) -> bool:
         """Whether the next wait spins."""
         return self._missing <= 0
 
-    def goes_on(self, begun: float, last: float, now: float) -> bool:
-        """Whether a spin since ``begun`` goes on, whose last look but this one was at ``last``."""
-        if now - begun < self._bound_s and now - last <= LOST_S:
+    def goes_on(self, waited_s: float) -> bool:
+        """Whether a spin goes on that has found nothing for so long."""
+        if waited_s < self._bound_s:
             return True
-        self._needed = min(self._needed * _GROWS, SHORT_BEFORE_MAX)
-        self._missing = self._needed
+        self._fail(waited_s)
         return False
 
     def note(self, waited_s: float) -> None:
         """Note how long a wait took, spinning and sleeping."""
         if waited_s > self._bound_s:
-            self._missing = self._needed
+            if self._missing <= 0:  # it spun, and did not see the end of its bound
+                self._fail(waited_s)
+            self.begin_anew()
         elif self._missing > 0:
             self._missing -= 1
         else:
             self._needed = max(self._needed * _SHRINKS, SHORT_BEFORE)
+
+    def begin_anew(self) -> None:
+        """Spin only after ``SHORT_BEFORE`` short waits in a row."""
+        self._missing = max(self._missing, SHORT_BEFORE)
+
+    def _fail(self, waited_s: float) -> None:
+        grows = _GROWS if waited_s < 2 * self._bound_s else _GROWS_LATE
+        self._needed = min(self._needed * grows, SHORT_BEFORE_MAX)
+        self._missing = self._needed

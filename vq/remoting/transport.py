@@ -368,13 +368,12 @@ class TcpStream:
         Each look gives up the interpreter, and signals are handled between looks.
         """
         now, spin = time.monotonic, self._spin
-        begun = last = now()
+        begun = now()
         if spin.begins:
             while not poll(0):
-                here = now()
-                if here - begun >= seconds or not spin.goes_on(begun, last, here):
+                waited_s = now() - begun
+                if waited_s >= seconds or not spin.goes_on(waited_s):
                     break
-                last = here
             else:
                 spin.note(now() - begun)
                 return

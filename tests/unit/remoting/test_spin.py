@@ -10,8 +10,8 @@ from types import FrameType, SimpleNamespace
 import pytest
 from support.interrupts import Interrupted, Interrupter
 
-from vq.remoting import spin, transport
-from vq.remoting.spin import ANSWER_SPIN_S, LOST_S, SHORT_BEFORE, SHORT_BEFORE_MAX, Spin
+from vq.remoting import transport
+from vq.remoting.spin import ANSWER_SPIN_S, SHORT_BEFORE, SHORT_BEFORE_MAX, Spin
 from vq.remoting.transport import TcpStream
 from vq.testing.waiting import WAIT_S
 
@@ -106,15 +106,15 @@ def test_every_other_answer_late_never_spins(line: Line) -> None:
 
 def test_spins_that_lose_the_core_become_rare(line: Line) -> None:
     """Others need it: the scheduler would make a thread wait that has used its time up."""
-    line.look_s = 2 * LOST_S
+    line.look_s = 5e-3
     spins = 0
     for _ in range(1_000):
         assert line.receive(SHORT_S) == b"answer"
         assert line.looks <= 1
         spins += line.looks
-    assert 1 <= spins <= 10
+    assert 1 <= spins <= 5
     line.look_s = LOOK_S
-    for _ in range(2 * SHORT_BEFORE_MAX):
+    for _ in range(SHORT_BEFORE_MAX):
         assert line.receive(1e-5) == b"answer"
     assert line.looks, "nobody else needs it any more"
 
@@ -123,10 +123,10 @@ def test_spins_that_find_nothing_become_rare(line: Line) -> None:
     """A peer that pauses after each few requests costs little."""
     spins = 0
     for number in range(100 * SHORT_BEFORE):
-        late = number % (3 * SHORT_BEFORE) == 0
+        late = number % (SHORT_BEFORE + 2) == 0
         assert line.receive(2 * ANSWER_SPIN_S if late else 1e-5) == b"answer"
         spins += late and bool(line.looks)
-    assert spins <= 3
+    assert spins <= 8
 
 
 def test_a_spin_ends_with_the_deadline(line: Line) -> None:
@@ -189,7 +189,6 @@ def test_a_signal_is_handled_during_a_spin(
     """Here the spin would last much longer than the test, and nothing else ends it."""
     monkeypatch.setattr(transport, "ANSWER_SPIN_S", 10 * WAIT_S)
     monkeypatch.setattr(transport, "has_cores", lambda: True)
-    monkeypatch.setattr(spin, "LOST_S", 10 * WAIT_S)
     ours, peer = socket.socketpair()
     with ours, peer:
         stream = TcpStream(ours)
@@ -222,7 +221,7 @@ def test_what_a_spin_costs_at_most_is_its_bound() -> None:
     waits = Spin(ANSWER_SPIN_S)
     for _ in range(SHORT_BEFORE):
         waits.note(0.0)
-    begun = now = 5.0
-    while waits.goes_on(begun, now, now + LOOK_S):
-        now += LOOK_S
-    assert now - begun <= ANSWER_SPIN_S
+    waited_s = 0.0
+    while waits.goes_on(waited_s):
+        waited_s += LOOK_S
+    assert waited_s <= ANSWER_SPIN_S + LOOK_S

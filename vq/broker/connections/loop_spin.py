@@ -6,7 +6,6 @@ if one peer alone has sent requests lately, each soon after its answer (``vq.rem
 other request waits, and no flush runs, which may need the core.
 """
 
-import math
 import time
 from collections.abc import Callable
 
@@ -28,7 +27,6 @@ class LoopSpin:
         "_answered_at",
         "_call_soon",
         "_is_flushing",
-        "_last",
         "_now",
         "_peer",
         "_scheduled",
@@ -48,7 +46,6 @@ class LoopSpin:
         self._spin = Spin(REQUEST_SPIN_S)
         self._peer: object = None  # who was answered last
         self._answered_at = 0.0
-        self._last = 0.0  # the last look
         self._spins = False
         self._scheduled = False  # a look, which may find that the spin has ended
 
@@ -58,7 +55,7 @@ class LoopSpin:
         Call it when an answer has left and no request waits.
         """
         self._peer = peer
-        self._answered_at = self._last = self._now()
+        self._answered_at = self._now()
         if self._spin.begins:
             self._spins = True
             if not self._scheduled:
@@ -68,8 +65,10 @@ class LoopSpin:
     def heard(self, peer: object) -> None:
         """Note that bytes of ``peer`` have come, which end a spin."""
         self._spins = False
-        alone = peer is self._peer
-        self._spin.note(self._now() - self._answered_at if alone else math.inf)
+        if peer is self._peer:
+            self._spin.note(self._now() - self._answered_at)
+        else:
+            self._spin.begin_anew()
 
     def forget(self, peer: object) -> None:
         """Note that a peer is gone."""
@@ -79,11 +78,9 @@ class LoopSpin:
 
     def _look(self) -> None:
         """Have the loop go round once more, without sleeping."""
-        now, last = self._now(), self._last
-        self._last = now
         if (
             self._spins
-            and self._spin.goes_on(self._answered_at, last, now)
+            and self._spin.goes_on(self._now() - self._answered_at)
             and not self._is_flushing()
         ):
             self._call_soon(self._look)
