@@ -1,6 +1,5 @@
 """``vq group failed``: what members on this machine have skipped: listed, run again, forgotten."""
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import click
@@ -11,8 +10,8 @@ from vq.cli.base.json_schema import message_schema, record, shows, some
 from vq.cli.base.options import (
     Commands,
     Invocation,
-    WholeNumber,
     command_options,
+    ids_option,
     yes_option,
 )
 from vq.client.failed_file import FailedMessage
@@ -49,21 +48,10 @@ def failed() -> None:
     """
 
 
-def _ids(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--id",
-        "ids",
-        type=WholeNumber(min=0),
-        multiple=True,
-        metavar="ID",
-        help="Only messages with this id; repeatable.",
-    )(function)
-
-
 # list -----------------------------------------------------------------------------------------
 @failed.command(name="list")
 @_NAME
-@_ids
+@ids_option
 @shows(
     some(
         message_schema(
@@ -138,7 +126,7 @@ def _as_json(name: str, found: FailedMessage) -> dict[str, Any]:
 # run, forget ----------------------------------------------------------------------------------
 @failed.command()
 @_NAME
-@_ids
+@ids_option
 @click.option(
     "--to",
     type=click.Choice([str(each) for each in RunTo]),
@@ -172,42 +160,32 @@ def run(invocation: Invocation, name: str, ids: tuple[int, ...], to: str, yes: b
     done = FailedRun(0, 0, 0)
     if yes:
         done = invocation.call(run_failed, name, to=RunTo(to), ids=ids)
-    output = invocation.output
-    if output.as_json:
-        output.document(
-            {
-                "done": yes,
-                "group": name,
-                "open": len(found) - sending,
-                "sending": sending,
-                "sent": done.sent,
-                "finished": done.finished,
-                "homeless": done.homeless,
-            }
+    where = "its members" if to == RunTo.GROUP else "where they come from"
+    invocation.show_act(
+        {
+            "group": name,
+            "open": len(found) - sending,
+            "sending": sending,
+            "sent": done.sent,
+            "finished": done.finished,
+            "homeless": done.homeless,
+        },
+        yes=yes,
+        did=f"sent {done.sent} message(s) of group {name} again, and finished {done.finished} "
+        "that were begun before",
+        plan=f"send {len(found) - sending} message(s) of group {name} to {where}, and finish "
+        f"{sending} begun before",
+    )
+    if done.homeless and not invocation.output.as_json:
+        invocation.output.remark(
+            f"left {done.homeless}: their topic or partition is not there, takes no messages, "
+            "or none so large"
         )
-    elif yes:
-        output.remark(
-            f"sent {done.sent} message(s) of group {name} again, and finished {done.finished} "
-            "that were begun before"
-        )
-        if done.homeless:
-            output.remark(
-                f"left {done.homeless}: their topic or partition is not there, takes no messages, "
-                "or none so large"
-            )
-    else:
-        where = "its members" if to == RunTo.GROUP else "where they come from"
-        output.remark(
-            f"plan: send {len(found) - sending} message(s) of group {name} to {where}, and finish "
-            f"{sending} begun before"
-        )
-    if not yes:
-        invocation.only_planned()
 
 
 @failed.command()
 @_NAME
-@_ids
+@ids_option
 @yes_option
 @shows(record(done=bool, group=str, messages=int))
 @command_options

@@ -19,6 +19,7 @@ from vq.cli.base.options import (
     Invocation,
     WholeNumber,
     command_options_without_cluster,
+    ids_option,
     yes_option,
 )
 from vq.cli.base.output import Output
@@ -40,14 +41,6 @@ _DIRECTORY: Final = click.argument(
 _COLUMNS: Final = ("id", "state", "priority", "attempts", "due", "key", "content")
 _CONTENT_CHARS: Final = 60
 _LIMIT: Final = 100
-_ID: Final = click.option(
-    "--id",
-    "ids",
-    type=WholeNumber(min=0),
-    multiple=True,
-    metavar="ID",
-    help="Only messages with this id; repeatable.",
-)
 
 
 @click.group(cls=Commands)
@@ -250,7 +243,7 @@ def _as_json(found: ListedMessage) -> dict[str, Any]:
 # requeue, purge -------------------------------------------------------------------------------
 @local.command()
 @_DIRECTORY
-@_ID
+@ids_option
 @shows(record(requeued=int))
 @command_options_without_cluster
 def requeue(invocation: Invocation, directory: Path, ids: tuple[int, ...]) -> None:

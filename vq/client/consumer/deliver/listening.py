@@ -242,7 +242,7 @@ class Listening(Executor):
                 self.put(delivery)
             hand.messages = messages
             try:
-                result = await delivery.listener(messages)
+                result = await delivery.listener(messages.copy())  # it may change its own
             except BaseException as error:  # noqa: BLE001 - the user's code raises anything
                 self._failed(delivery, hand, messages, error)
                 continue
