@@ -160,8 +160,8 @@ class LocalWorkers:
         self._to = to
         self._window = window
         self._window_bytes = window_bytes
-        # Entered as the lock that it is, and not as a condition: where the handler of a signal raises
-        # in that, the lock would stay taken.
+        # Entered as the lock that it is, and not as a condition: where the handler of a signal
+        # raises in that, the lock would stay taken.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._boxes: dict[object, _Box] = {}
