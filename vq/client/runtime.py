@@ -330,7 +330,7 @@ class LoopThread:
                 return
         raise InvalidState(_SHUT_DOWN)
 
-    def begin_exit(self) -> Callable[[], None]:
+    def begin_exit(self) -> Callable[[], object]:
         """Begin the work that is left at the end of the process; return what waits for it."""
         works = list(self._exit_work.values())
         if self.gone or not works:
