@@ -25,7 +25,7 @@ from bench.context import Context, Rounds
 from bench.figures import Figure, Target
 from vq import aio
 from vq.cli.bench.workload import Ready, WorkFailed
-from vq.coordination.tree.four_letter import four_letter_word
+from vq.coordination.zookeeper.four_letter import four_letter_word
 
 #: Messages a second for each partition beside a hand-over, and how long before and after it.
 _RATE: Final = 100

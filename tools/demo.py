@@ -37,7 +37,7 @@ from vq.cli.base import signals
 from vq.coordination.brokers import registry
 from vq.coordination.topics import topics
 from vq.coordination.tree.values.brokers import GroupState
-from vq.coordination.tree.zk import ZooKeeperCoordinator
+from vq.coordination.zookeeper.zk import ZooKeeperCoordinator
 from vq.devtools.processes import BrokerChild, BrokerSpec
 from vq.devtools.zookeeper import EmbeddedZooKeeper, free_port
 from vq.errors import TimedOut

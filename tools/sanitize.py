@@ -93,7 +93,7 @@ def run(arguments: Sequence[str]) -> int:
     preload = ":".join(libraries())
     with tempfile.TemporaryDirectory(prefix="vq-sanitize-") as scratch:
         copy = Path(scratch)
-        shutil.copytree(ROOT / "vq", copy / "vq", ignore=shutil.ignore_patterns("*.so", "*.pyc"))
+        shutil.copytree(ROOT / "vq", copy / "vq", ignore=shutil.ignore_patterns("*.so"))
         for source in SOURCES:
             compile_module(copy / source, target_of(copy / source), FLAGS)
         command = [sys.executable, "-c", _program(copy), "-q"]

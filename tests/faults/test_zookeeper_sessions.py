@@ -32,7 +32,7 @@ from vq.coordination.topics import topics
 from vq.coordination.topics.routes import RouteWatcher
 from vq.coordination.tree.coordinator import ConnectionLost, NodeExists, SessionState
 from vq.coordination.tree.values.consumers import CommittedOffset
-from vq.coordination.tree.zk import ZooKeeperCoordinator
+from vq.coordination.zookeeper.zk import ZooKeeperCoordinator
 from vq.devtools import zookeeper as zookeeper_module
 from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.errors import CoordinationError, InvalidArgument, InvalidState

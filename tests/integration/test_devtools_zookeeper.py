@@ -12,7 +12,7 @@ import pytest
 from support.faults import wait_leader
 from support.zookeeper import admin
 
-from vq.coordination.tree.four_letter import four_letter_word
+from vq.coordination.zookeeper.four_letter import four_letter_word
 from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.errors import CoordinationError, InvalidState
 from vq.testing.waiting import block_until

@@ -133,7 +133,7 @@ def test_a_log_shorter_than_it_was_is_told_everywhere(
     assert all(part in told for part in ("partition=t-1", missing, block.name))
     refused = processes.vq("produce", "t", "--partition", "1", stdin=b"over the old offsets")
     assert refused.returncode != 0
-    read = processes.vq("consume", "t", "--group", "g", "--timeout", "5")
+    read = processes.vq("consume", "t", "--group", "g", "--timeout", "2")
     assert len(read.stdout.split()) == (3 if fault == "gone" else 6)
     assert missing in read.stderr.decode()
 

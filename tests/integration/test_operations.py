@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cluster import ProcessCluster
+from support.cluster import ProcessCluster, consumed, drained
 
 import vq
 from vq.errors import PartitionQuarantined
@@ -23,16 +23,6 @@ pytestmark = pytest.mark.slow
 #: Long enough that one is not found in the random bytes of an id or a checksum.
 LINES = [f"message-{number}" for number in range(6)]
 BATCH = CONTROL_BYTES + 20 + len(LINES[0])  # with one message
-
-
-def consumed(cluster: ProcessCluster, group: str, count: int) -> list[str]:
-    """Return the next ``count`` lines that a group gets, and what comes within a second more."""
-    lines: list[str] = []
-    for bounds in (("--max", str(count), "--timeout", "30"),) * bool(count) + (("--timeout", "1"),):
-        ended = cluster.vq("consume", "t", "--group", group, *bounds)
-        assert ended.returncode == 0, ended.stderr.decode()
-        lines += ended.stdout.decode().split()
-    return lines
 
 
 def partition_row(cluster: ProcessCluster) -> dict[str, object]:
@@ -47,7 +37,7 @@ def damaged(processes: ProcessCluster) -> Path:
     processes.vq_json("topic", "create", "t")
     for line in LINES:
         processes.vq_json("produce", "t", stdin=line.encode())  # a batch each
-    assert consumed(processes, "old", 6) == LINES
+    assert consumed(processes, "t", "old", 6) == LINES
     broker.kill()
     topic = broker.spec.data / "t"
     shutil.copytree(topic, processes.directory / "t.copy")
@@ -75,7 +65,7 @@ def test_a_quarantined_partition_is_told_and_comes_back_with_its_files(
     failed = [each["detail"] for each in json.loads(doctor.stdout) if each["level"] == "fail"]
     assert len(failed) == 1
     assert "t-0 is quarantined" in failed[0]
-    assert consumed(processes, "new", 2) == LINES[:2]
+    assert drained(processes, "t", "new", 2) == LINES[:2]
     described = processes.vq("group", "describe", "old")
     assert b"lies beyond the end" in described.stderr
     assert described.stdout.split()[-1] == b"unknown", "a lag that cannot be told is not 0"
@@ -85,8 +75,8 @@ def test_a_quarantined_partition_is_told_and_comes_back_with_its_files(
     shutil.copytree(processes.directory / "t.copy", damaged)
     processes.restart("b1")
     assert partition_row(processes)["state"] == "rw"
-    assert consumed(processes, "new", 4) == LINES[2:]
-    assert consumed(processes, "old", 0) == []
+    assert drained(processes, "t", "new", 4) == LINES[2:]
+    assert drained(processes, "t", "old", 0) == []
     assert processes.vq("cluster", "status").returncode == 0
 
 
@@ -155,7 +145,7 @@ def test_the_rest_of_a_damaged_partition_can_be_given_up(
     processes.vq_json("produce", "t", stdin=b"after")
     row = partition_row(processes)
     assert (row["state"], row["earliest"]) == ("rw", begin)
-    assert consumed(processes, "old", 1) == ["after"]
+    assert drained(processes, "t", "old", 1) == ["after"]
 
 
 def test_a_group_ahead_of_its_log_is_stopped_until_it_is_reset(processes: ProcessCluster) -> None:
@@ -164,16 +154,16 @@ def test_a_group_ahead_of_its_log_is_stopped_until_it_is_reset(processes: Proces
     processes.vq_json("topic", "create", "t")
     for line in LINES:
         processes.vq_json("produce", "t", stdin=line.encode())
-    assert consumed(processes, "old", 6) == LINES
+    assert consumed(processes, "t", "old", 6) == LINES
     broker.kill()
     (block,) = (broker.spec.data / "t" / "0").glob("*.block")
     os.truncate(block, 4 * BATCH)
     processes.restart("b1")
-    assert consumed(processes, "old", 0) == []
+    assert drained(processes, "t", "old", 0) == []
     later = [f"n{number}" for number in range(3)]
     for line in later:
         processes.vq_json("produce", "t", stdin=line.encode())
-    assert consumed(processes, "old", 0) == [], "it jumped over messages"
+    assert drained(processes, "t", "old", 0) == [], "it jumped over messages"
     described = processes.vq("group", "describe", "old")
     assert f"t-0: the group was stopped at offset {6 * BATCH}: ".encode() in described.stderr
     assert b"`vq group reset old`" in described.stderr
@@ -184,7 +174,7 @@ def test_a_group_ahead_of_its_log_is_stopped_until_it_is_reset(processes: Proces
         "partitions"
     ]
     assert (done["from"], done["to"]) == (6 * BATCH, 4 * BATCH)
-    assert consumed(processes, "old", 3) == later
+    assert drained(processes, "t", "old", 3) == later
 
 
 def test_an_end_that_a_start_took_off_is_shown_until_an_operator_has_seen_it(
@@ -217,7 +207,7 @@ def test_an_end_that_a_start_took_off_is_shown_until_an_operator_has_seen_it(
         assert (found["at_start"], found["messages"], found["topic"]) == (True, 3, "t")
         broker.kill()
     processes.restart("b1")
-    assert consumed(processes, "g", 1) == LINES[:1]
+    assert drained(processes, "t", "g", 1) == LINES[:1]
     printed = processes.vq("cluster", "diverged", found["file"])
     assert (printed.returncode, printed.stdout.decode().split()) == (1, LINES[1:3])
     assert processes.vq_json("cluster", "diverged", found["file"], "--delete", "--yes")["done"]
@@ -246,8 +236,13 @@ def test_damage_in_what_is_served_is_shown_until_it_is_put_right(processes: Proc
     broker.stop()
     processes.restart("b1")
     assert partition_row(processes)["damaged"] == 0
-    assert consumed(processes, "early", 2) == LINES[:2]
-    assert partition_row(processes)["damaged"] == 1, "its consumer has reported it"
+    assert consumed(processes, "t", "early", 2) == LINES[:2]
+
+    def is_reported() -> bool:
+        assert drained(processes, "t", "early", 0) == []
+        return bool(partition_row(processes)["damaged"] == 1)
+
+    block_until(is_reported, "its consumer reports it")
     broker.stop()
     processes.restart("b1")
     (found,) = _verify(processes, 1)["damage"]
@@ -263,20 +258,19 @@ def test_damage_in_what_is_served_is_shown_until_it_is_put_right(processes: Proc
     _write(block, place, good)
     assert _verify(processes, 0)["damage"] == []
     assert processes.vq("cluster", "status").returncode == 0
-    assert consumed(processes, "new", 6)[:6] == LINES
+    assert consumed(processes, "t", "new", 6) == LINES
 
 
 def skip_for_another_group(processes: ProcessCluster) -> None:
     """Do with one command what the steps above did for group ``g``."""
-    assert consumed(processes, "h", 2) == LINES[:2]
-    assert consumed(processes, "h", 0) == []
+    assert drained(processes, "t", "h", 2) == LINES[:2]
     described = processes.vq("topic", "describe", "t").stdout + processes.vq("doctor").stdout
     assert described.count(b"are damaged") + described.count(b"damaged in") >= 2
     (planned,) = processes.vq_json("group", "reset", "h", "--past-damage")["partitions"]
-    assert consumed(processes, "h", 0) == [], "it was only planned"
+    assert drained(processes, "t", "h", 0) == [], "it was only planned"
     done = processes.vq_json("group", "reset", "h", "--past-damage", "--yes")
     assert done["partitions"] == [planned]
-    assert consumed(processes, "h", 3) == LINES[3:]
+    assert drained(processes, "t", "h", 3) == LINES[3:]
 
 
 def test_a_group_goes_on_behind_a_message_that_is_lost(processes: ProcessCluster) -> None:
@@ -291,8 +285,7 @@ def test_a_group_goes_on_behind_a_message_that_is_lost(processes: ProcessCluster
     place = content.index(LINES[2].encode())
     _write(block, place, content[place] ^ 1)
 
-    assert consumed(processes, "g", 2) == LINES[:2]
-    assert consumed(processes, "g", 0) == []
+    assert drained(processes, "t", "g", 2) == LINES[:2]
     (damage,) = _verify(processes, 1)["damage"]
     assert first["offset"] - CONTROL_BYTES <= damage["start"] <= lost["offset"] < damage["end"]
     assert processes.vq("message", "get", "t", "0", str(lost["offset"])).returncode == 1
@@ -300,7 +293,7 @@ def test_a_group_goes_on_behind_a_message_that_is_lost(processes: ProcessCluster
     assert found["offset"] == following["offset"]
     place_of = ("--topic", "t", "--partition", "0", "--offset", str(found["offset"]))
     assert processes.vq("group", "reset", "g", *place_of, "--yes").returncode == 0
-    assert consumed(processes, "g", 3) == LINES[3:]
+    assert drained(processes, "t", "g", 3) == LINES[3:]
     skip_for_another_group(processes)
 
 
@@ -315,7 +308,7 @@ def test_a_group_goes_on_behind_a_batch_whose_control_record_is_lost(
     (block,) = (broker.spec.data / "t" / "0").glob("*.block")
     place = 2 * BATCH + 30
     _write(block, place, block.read_bytes()[place] ^ 1)
-    assert consumed(processes, "g", 2) == LINES[:2]
+    assert drained(processes, "t", "g", 2) == LINES[:2]
     hidden = processes.vq("message", "get", "t", "0", str(2 * BATCH + 1), "--next")
     assert hidden.returncode == 1
     (damage,) = _verify(processes, 1)["damage"]
@@ -324,7 +317,7 @@ def test_a_group_goes_on_behind_a_batch_whose_control_record_is_lost(
     assert found["content"] == LINES[3]
     place_of = ("--topic", "t", "--partition", "0", "--offset", str(damage["end"]))
     assert processes.vq("group", "reset", "g", *place_of, "--yes").returncode == 0
-    assert consumed(processes, "g", 3) == LINES[3:]
+    assert drained(processes, "t", "g", 3) == LINES[3:]
     skip_for_another_group(processes)
 
 

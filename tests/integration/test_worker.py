@@ -161,8 +161,10 @@ def test_tasks_are_handled_whatever_happens_to_their_processes(
     others are done. A periodic task is sent once for each period, also after its sender was killed.
     """
     options = ("--processes", "2", "--workers", "2", "--time-limit", "1.5", "--max-attempts", "2")
+    options += ("--on-failure", "dead-letter")
     begun_s = time.monotonic()
-    with worker(cluster, directory, topic, *options, "--on-failure", "dead-letter") as run:
+    # What a killed process had comes again when its session has ended.
+    with worker(cluster, directory, topic, *options, VQ_CLIENT_SESSION_TIMEOUT_S="3") as run:
         run.until_ready()
         for number in range(20):
             work.send(number, {5: "die", 11: "hang", 17: "throw"}.get(number, ""))

@@ -13,7 +13,7 @@ from support.zookeeper import unavailable
 
 from vq.client.config import MessageFactoryConfig
 from vq.coordination.tree.coordinator import SessionState
-from vq.coordination.tree.zk import ZooKeeperCoordinator
+from vq.coordination.zookeeper.zk import ZooKeeperCoordinator
 from vq.devtools.zookeeper import EmbeddedZooKeeper, MissingPart
 from vq.errors import CoordinationError
 from vq.operations.cluster.doctor import check_cluster

@@ -10,7 +10,7 @@ from support.zookeeper import ZooKeeperRoot, admin, expire_session, let_read
 
 from vq.coordination.tree.coordinator import OPEN, Coordinator, SessionState, Set, WatchEvent
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.tree.zk import ZooKeeperCoordinator
+from vq.coordination.zookeeper.zk import ZooKeeperCoordinator
 from vq.testing.waiting import WAIT_S, block_until
 
 

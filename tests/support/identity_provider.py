@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import contextlib
+import functools
 import hashlib
 import secrets
 import time
@@ -21,7 +22,13 @@ from starlette.routing import Route
 from vq.testing.waiting import until
 
 CLIENT, SECRET = "vq-console", "the secret of the console"
-KEYS = [RSAKey.generate_key(2048, {"kid": kid, "use": "sig"}) for kid in ("one", "two", "three")]
+
+
+@functools.cache
+def keys() -> list[RSAKey]:
+    """Return three keys, made when a test of this process asks: they cost tenths of a second."""
+    names = ("one", "two", "three")
+    return [RSAKey.generate_key(2048, {"kid": kid, "use": "sig"}) for kid in names]
 
 
 class IdentityProvider:
@@ -39,7 +46,7 @@ class IdentityProvider:
         self.issuer = ""
         self.claims: dict[str, Any] = {"preferred_username": "anna", "groups": ["vq-ops"]}
         self.userinfo: dict[str, Any] = {"sub": "s-1"}
-        self.key, self.published = KEYS[0], [KEYS[0]]
+        self.key, self.published = keys()[0], [keys()[0]]
         self.header: dict[str, Any] = {"alg": "RS256", "kid": "one"}
         self.asked = 0
         self._codes: dict[str, dict[str, str]] = {}

@@ -8,7 +8,7 @@ from support.cluster import ProcessCluster
 
 from vq.coordination.topics import topics
 from vq.coordination.tree.coordinator import Coordinator
-from vq.coordination.tree.zk import ZooKeeperCoordinator
+from vq.coordination.zookeeper.zk import ZooKeeperCoordinator
 from vq.model import TopicSettings
 
 

@@ -19,8 +19,8 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
 
-from vq.coordination.tree.four_letter import four_letter_word
-from vq.coordination.tree.zk import ZooKeeperCoordinator
+from vq.coordination.zookeeper.four_letter import four_letter_word
+from vq.coordination.zookeeper.zk import ZooKeeperCoordinator
 from vq.devtools.zookeeper import EmbeddedZooKeeper, MissingPart
 from vq.testing.waiting import PROCESSES_WAIT_S
 

@@ -12,7 +12,7 @@ things are a list. What may exceed 2**53 is text.
 from collections.abc import Iterator
 from functools import cache
 
-from vq.cli.base.json_schema import TEXT, TRUTH, WHOLE, Schema, maybe, record
+from vq.cli.base.json_schema import Schema, maybe, record, schema_of
 from vq.cli.main import commands
 
 
@@ -22,24 +22,24 @@ def schemas() -> dict[str, Schema]:
 
     With ``--OPTION`` behind the name where an option changes what is printed.
     """
-    return {**dict(_of_commands()), **_LINES}
+    return {**dict(_of_commands()), **{name: schema_of(each) for name, each in _LINES.items()}}
 
 
 def _of_commands() -> Iterator[tuple[str, Schema]]:
     for name, command in commands():
-        for option, schema in getattr(command.callback, "schemas", {}).items():
-            yield f"{name} --{option}" if option else name, schema
+        for option, kind in getattr(command.callback, "schemas", {}).items():
+            yield f"{name} --{option}" if option else name, schema_of(kind)
 
 
 _LINES = {
     "error": record(
-        error=TEXT,
-        outcome=TEXT,
-        message=TEXT,
-        status=maybe(WHOLE),
-        hint=TEXT,
-        retriable=TRUTH,
+        error=str,
+        outcome=str,
+        message=str,
+        status=maybe(int),
+        hint=str,
+        retriable=bool,
         details={"type": "object"},
     ),
-    "remark": record(remark=TEXT),
+    "remark": record(remark=str),
 }

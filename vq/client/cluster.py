@@ -34,7 +34,7 @@ from vq.coordination.topics.routes import Master, Routes, RouteWatcher
 from vq.coordination.topics.topics import TopicExists, create_topic
 from vq.coordination.tree.coordinator import Coordinator, SessionState
 from vq.coordination.tree.paths import BROKERS
-from vq.coordination.tree.zk import ZooKeeperCoordinator
+from vq.coordination.zookeeper.zk import ZooKeeperCoordinator
 from vq.errors import (
     CoordinationError,
     InvalidArgument,

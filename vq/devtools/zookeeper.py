@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from vq.coordination.tree.four_letter import four_letter_word
+from vq.coordination.zookeeper.four_letter import four_letter_word
 from vq.errors import CoordinationError, InvalidArgument, InvalidState, VqError
 from vq.extras import install_command
 from vq.log_lines import get_logger

@@ -260,6 +260,7 @@ async def test_a_block_is_restored(served):
     assert await read_all(served.client) == before
 
 
+@pytest.mark.virtual_time
 async def test_what_a_full_disk_kept_of_a_quiet_log_goes_later(served):
     """Files go when a checkpoint says so; a log without appends would not write the next one."""
     await fill(served, 2)

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy
 from support.broker import MemoryCluster
 from support.console import BASE, PASSWORD, Browser, RunningConsole, running
-from support.identity_provider import CLIENT, KEYS, SECRET, IdentityProvider, asked_of, serving
+from support.identity_provider import CLIENT, SECRET, IdentityProvider, asked_of, keys, serving
 
 from vq.cli.base.settings import build, read_sources
 from vq.client.config import MessageFactoryConfig
@@ -103,7 +103,7 @@ async def test_a_token_that_proves_nothing_lets_nobody_in(
     """Each is refused with its reason, and what to do; there is no session."""
     provider.claims |= claims
     provider.header |= header
-    provider.key = KEYS[signs]
+    provider.key = keys()[signs]
     browser, answer = await _log_in(guarded)
     assert answer.status_code == 401
     assert "begin again" in answer.text
@@ -172,7 +172,7 @@ async def test_a_new_key_of_the_provider_is_taken(guarded, provider) -> None:
     await _log_in(guarded)
     await _log_in(guarded)
     assert provider.asked == 1
-    provider.key, provider.published, provider.header["kid"] = KEYS[2], KEYS[1:], "three"
+    provider.key, provider.published, provider.header["kid"] = keys()[2], keys()[1:], "three"
     assert (await _log_in(guarded))[1].status_code == 303
     assert provider.asked == 2
 

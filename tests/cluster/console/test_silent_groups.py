@@ -13,6 +13,8 @@ from support.journals import transact
 from vq.console.database.database import Database
 from vq.model import Message, TopicPartition, TransactionState
 
+pytestmark = pytest.mark.virtual_time  # a page waits for seconds for what is silent
+
 SENT = 24
 #: Messages for one partition that wait about as long are in one log; each of these is in another.
 DELAYS_S = (60.0, 3_600.0, 86_400.0, 2_000_000.0)

@@ -24,7 +24,7 @@ import asyncio, faulthandler, logging, logging.config, sys
 import vq
 faulthandler.dump_traceback_later(20, exit=True)
 logging.basicConfig(level="DEBUG", stream=sys.stdout)
-logging.getLogger("vq.coordination.tree.zk.kazoo").setLevel(1)
+logging.getLogger("vq.coordination.zookeeper.zk.kazoo").setLevel(1)
 config = vq.MessageFactoryConfig(zookeeper=sys.argv[1], cluster=sys.argv[2])
 message = vq.Message(sys.argv[3], b"one")
 

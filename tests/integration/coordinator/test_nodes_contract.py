@@ -7,7 +7,6 @@ import pytest
 from support.coordinator_contract import Ensemble
 
 from vq.clock import SystemClock
-from vq.coordination.tree import kazoo_reads
 from vq.coordination.tree.coordinator import (
     NODE_BYTES_MAX,
     OPEN,
@@ -26,6 +25,7 @@ from vq.coordination.tree.coordinator import (
     NotEmpty,
     Set,
 )
+from vq.coordination.zookeeper import kazoo_reads
 from vq.errors import CoordinationError, InvalidArgument
 
 

@@ -7,18 +7,7 @@ import click
 from vq.cli.archives.archive_blocks import export, list_, restore, verify
 from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import (
-    NUMBER,
-    TEXT,
-    TRUTH,
-    WHOLE,
-    having,
-    mapping,
-    maybe,
-    record,
-    shows,
-    some,
-)
+from vq.cli.base.json_schema import Shape, having, mapping, maybe, record, shows, some
 from vq.cli.base.moments import Moment
 from vq.cli.base.options import (
     Commands,
@@ -28,24 +17,29 @@ from vq.cli.base.options import (
     command_options,
     no_effect,
 )
-from vq.cli.base.text import in_seconds, utc
+from vq.cli.base.text import utc
 from vq.client.cluster import ClusterClient
 from vq.operations.archives import archive_runs
 from vq.operations.archives.archive_runs import ArchiveNodeRun, ArchiveRun, ArchiveTopicRun
 from vq.operations.base.sizes import bytes_text
 
-_ARCHIVED: Final = record(blocks=WHOLE, bytes=WHOLE, zip_bytes=WHOLE, failed=WHOLE, later=WHOLE)
-_NODE_RUN: Final = having(
-    _ARCHIVED,
-    group=TEXT,
-    node=TEXT,
-    state=maybe(TEXT),
-    begun_s=maybe(NUMBER),
-    ended_s=maybe(NUMBER),
-    topics=mapping(having(_ARCHIVED, error=maybe(TEXT))),
-    omitted_topics=WHOLE,
-    unreadable=maybe(TEXT),
+_TOTALS: Final = (
+    "blocks=total.blocks bytes=total.size_bytes zip_bytes=total.archive_bytes failed=total.failed "
+    "later=total.later"
 )
+_OF_TOPIC: Final = Shape(
+    ArchiveTopicRun, "blocks bytes=size_bytes zip_bytes=archive_bytes failed later error?"
+)
+_OF_NODE: Final = Shape(
+    ArchiveNodeRun,
+    f"group node state begun_s ended_s {_TOTALS} omitted_topics=omitted unreadable=error?",
+)
+_OF_RUN: Final = Shape(
+    ArchiveRun, f"number state as_of_s started_s due_s by topic dry_run error? {_TOTALS}"
+)
+
+
+_NODE_RUN: Final = having(_OF_NODE, topics=mapping(_OF_TOPIC))
 
 
 @click.group(cls=Commands)
@@ -76,7 +70,7 @@ def archive() -> None:
     metavar="SECONDS",
     help="Wait no longer.  [no bound]",
 )
-@shows(record(number=WHOLE, state=maybe(TEXT), nodes=some(_NODE_RUN)))
+@shows(record(number=int, state=maybe(str), nodes=some(_NODE_RUN)))
 @command_options
 def run(
     invocation: Invocation,
@@ -120,13 +114,7 @@ def run(
             output.document({"number": found.number, "state": None, "nodes": []})
         return
     if output.as_json:
-        output.document(
-            {
-                "number": found.number,
-                "state": found.state,
-                "nodes": [_node_json(each) for each in found.nodes],
-            }
-        )
+        output.document({"number": found.number, "state": found.state, "nodes": _nodes(found)})
     else:
         _show_nodes(invocation, found)
         if dry_run:
@@ -144,6 +132,16 @@ def run(
             f"{' …' if waits[5:] else ''}; `vq archive history` shows how far they are",
             outcome="unknown",
         )
+
+
+def _nodes(found: ArchiveRun) -> list[dict[str, Any]]:
+    return [
+        {
+            **_OF_NODE(each),
+            "topics": {name: _OF_TOPIC(topic) for name, topic in (each.topics or {}).items()},
+        }
+        for each in found.nodes
+    ]
 
 
 def _sentence(now: ArchiveRun) -> str:
@@ -183,23 +181,7 @@ def _show_nodes(invocation: Invocation, found: ArchiveRun) -> None:
 @click.option(
     "--limit", type=WholeNumber(min=1), default=10, metavar="N", help="How many runs.  [10]"
 )
-@shows(
-    some(
-        having(
-            _ARCHIVED,
-            number=WHOLE,
-            state=TEXT,
-            as_of_s=NUMBER,
-            started_s=NUMBER,
-            due_s=maybe(NUMBER),
-            by=TEXT,
-            topic=maybe(TEXT),
-            dry_run=TRUTH,
-            error=maybe(TEXT),
-            nodes=some(_NODE_RUN),
-        )
-    )
-)
+@shows(some(having(_OF_RUN, nodes=some(_NODE_RUN))))
 @command_options
 def history(invocation: Invocation, limit: int) -> None:
     """Show the last runs, the newest first: daily ones, and those of `vq archive run`.
@@ -213,7 +195,7 @@ def history(invocation: Invocation, limit: int) -> None:
     found = invocation.call(archive_runs.archive_history)[:limit]
     output = invocation.output
     if output.as_json:
-        output.document([_run_json(each) for each in found])
+        output.document([{**_OF_RUN(each), "nodes": _nodes(each)} for each in found])
     else:
         output.table(
             [_run_row(each) for each in found],
@@ -259,50 +241,6 @@ def _kind(found: ArchiveRun) -> str:
     if found.dry_run:
         return "dry"
     return "daily" if found.due_ms is not None else "by hand"
-
-
-def _run_json(found: ArchiveRun) -> dict[str, Any]:
-    return {
-        "number": found.number,
-        "state": found.state,
-        "as_of_s": in_seconds(found.as_of_ms),
-        "started_s": in_seconds(found.started_ms),
-        "due_s": None if found.due_ms is None else in_seconds(found.due_ms),
-        "by": found.by,
-        "topic": found.topic,
-        "dry_run": found.dry_run,
-        "error": found.error or None,
-        **_total_json(found.total),
-        "nodes": [_node_json(each) for each in found.nodes],
-    }
-
-
-def _node_json(found: ArchiveNodeRun) -> dict[str, Any]:
-    return {
-        "group": found.group,
-        "node": found.node,
-        "state": found.state,
-        "begun_s": None if found.begun_ms is None else in_seconds(found.begun_ms),
-        "ended_s": None if found.ended_ms is None else in_seconds(found.ended_ms),
-        **_total_json(found.total),
-        "topics": {name: _topic_json(each) for name, each in (found.topics or {}).items()},
-        "omitted_topics": found.omitted,
-        "unreadable": found.error or None,
-    }
-
-
-def _total_json(found: ArchiveTopicRun) -> dict[str, Any]:
-    return {
-        "blocks": found.blocks,
-        "bytes": found.size_bytes,
-        "zip_bytes": found.archive_bytes,
-        "failed": found.failed,
-        "later": found.later,
-    }
-
-
-def _topic_json(found: ArchiveTopicRun) -> dict[str, Any]:
-    return {**_total_json(found), "error": found.error or None}
 
 
 for _command in (list_, verify, restore, export):

@@ -9,10 +9,16 @@ import click
 from vq.cli.archives.export_files import FORMATS, ExportFile, check_place, format_of
 from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, having, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, having, maybe, record, shows, some
 from vq.cli.base.moments import Moment, check_span
-from vq.cli.base.options import Invocation, WholeNumber, command_options, yes_option
-from vq.cli.base.text import in_seconds, utc
+from vq.cli.base.options import (
+    Invocation,
+    WholeNumber,
+    command_options,
+    partitions_option,
+    yes_option,
+)
+from vq.cli.base.text import utc
 from vq.client.cluster import ClusterClient
 from vq.errors import InvalidArgument
 from vq.operations.archives import archives
@@ -21,32 +27,15 @@ from vq.operations.base.sizes import bytes_text
 from vq.operations.messages import streams
 from vq.operations.messages.streams import Begin, End
 
-_ARCHIVED_BLOCK: Final = record(
-    topic=TEXT,
-    partition=WHOLE,
-    start=WHOLE,
-    end=WHOLE,
-    first_s=NUMBER,
-    last_s=NUMBER,
-    messages=WHOLE,
-    bytes=WHOLE,
-    zip_bytes=WHOLE,
-    group=TEXT,
-    node=TEXT,
-    url=maybe(TEXT),
+_BLOCK: Final = Shape(
+    ArchivedBlock,
+    "topic partition start end first_s last_s messages bytes=size_bytes zip_bytes group node url?",
 )
 
 _topic_option = click.option(
     "--topic", metavar="NAME", shell_complete=topic_names, help="Only this one.  [all topics]"
 )
-_partition_option = click.option(
-    "--partition",
-    "partitions",
-    type=WholeNumber(min=0),
-    multiple=True,
-    metavar="N",
-    help="Only this one; may be given several times.",
-)
+_partition_option = partitions_option("Only this one; may be given several times.")
 _since_option = click.option(
     "--since",
     "since_ms",
@@ -65,7 +54,7 @@ _until_option = click.option(
 @_partition_option
 @_since_option
 @_until_option
-@shows(some(_ARCHIVED_BLOCK))
+@shows(some(_BLOCK))
 @command_options
 def list_(
     invocation: Invocation,
@@ -87,7 +76,7 @@ def list_(
     )
     output = invocation.output
     if output.as_json:
-        output.document([_json(each) for each in found])
+        output.document(_BLOCK.all(found))
     else:
         output.table([_row(each) for each in found], columns=_COLUMNS)
         if not found and not silent:
@@ -112,34 +101,13 @@ _COLUMNS = (
 
 def _row(found: ArchivedBlock) -> dict[str, Any]:
     return {
-        "topic": found.topic,
-        "partition": found.partition,
-        "start": found.start,
-        "end": found.end,
+        **_BLOCK(found),
         "first": utc(found.first_ms),
         "last": utc(found.last_ms),
-        "messages": found.messages,
         "bytes": bytes_text(found.size_bytes),
         "zip_bytes": bytes_text(found.zip_bytes),
         "node": f"{found.group}/{found.node}",
         "where": found.url or "beside",
-    }
-
-
-def _json(found: ArchivedBlock) -> dict[str, Any]:
-    return {
-        "topic": found.topic,
-        "partition": found.partition,
-        "start": found.start,
-        "end": found.end,
-        "first_s": in_seconds(found.first_ms),
-        "last_s": in_seconds(found.last_ms),
-        "messages": found.messages,
-        "bytes": found.size_bytes,
-        "zip_bytes": found.zip_bytes,
-        "group": found.group,
-        "node": found.node,
-        "url": found.url or None,
     }
 
 
@@ -152,22 +120,19 @@ def _fail_if_silent(silent: Sequence[str]) -> None:
 
 
 # verify ---------------------------------------------------------------------------------------
+def _state(found: VerifiedArchive) -> str:
+    return "unknown" if found.error else "damaged" if found.problem else "intact"
+
+
+_VERIFIED: Final = Shape(VerifiedArchive, "state= batches problem? error?", state=_state)
+
+
 @click.command()
 @_topic_option
 @_partition_option
 @_since_option
 @_until_option
-@shows(
-    some(
-        having(
-            _ARCHIVED_BLOCK,
-            state=TEXT,
-            batches=maybe(WHOLE),
-            problem=maybe(TEXT),
-            error=maybe(TEXT),
-        )
-    )
-)
+@shows(some(having(_BLOCK, **_VERIFIED.fields)))
 @command_options
 def verify(
     invocation: Invocation,
@@ -199,7 +164,7 @@ def verify(
 
     found, silent = invocation.call(work)
     if output.as_json:
-        output.document([_verified_json(each) for each in found])
+        output.document([{**_BLOCK(each.block), **_VERIFIED(each)} for each in found])
     else:
         rows = [_verified_row(each) for each in found]
         columns = ("topic", "partition", "start", "end", "node", "where", "state", "problem")
@@ -218,23 +183,9 @@ def verify(
     _fail_if_silent(silent)
 
 
-def _state(found: VerifiedArchive) -> str:
-    return "unknown" if found.error else "damaged" if found.problem else "intact"
-
-
 def _verified_row(found: VerifiedArchive) -> dict[str, Any]:
     row = _row(found.block)
     return {**row, "state": _state(found), "problem": found.problem or found.error or None}
-
-
-def _verified_json(found: VerifiedArchive) -> dict[str, Any]:
-    return {
-        **_json(found.block),
-        "state": _state(found),
-        "batches": found.batches,
-        "problem": found.problem or None,
-        "error": found.error or None,
-    }
 
 
 # restore --------------------------------------------------------------------------------------
@@ -244,7 +195,7 @@ def _verified_json(found: VerifiedArchive) -> dict[str, Any]:
 @_since_option
 @_until_option
 @yes_option
-@shows(record(done=TRUTH, blocks=some(having(_ARCHIVED_BLOCK, error=maybe(TEXT)))))
+@shows(record(done=bool, blocks=some(having(_BLOCK, error=maybe(str)))))
 @command_options
 def restore(
     invocation: Invocation,
@@ -279,7 +230,7 @@ def restore(
     output = invocation.output
     found, silent = invocation.call(work)
     if output.as_json:
-        blocks = [{**_json(block), "error": error or None} for block, error in found]
+        blocks = [{**_BLOCK(block), "error": error or None} for block, error in found]
         output.document({"done": yes, "blocks": blocks})
     else:
         rows = [{**_row(block), "error": error or None} for block, error in found]
@@ -319,7 +270,7 @@ def restore(
     "--to-offset", type=WholeNumber(min=0), metavar="N", help="End before that; of one partition."
 )
 @click.option("--force", is_flag=True, help="Replace a file of this name.")
-@shows(record(topic=TEXT, file=TEXT, format=TEXT, messages=WHOLE, bytes=WHOLE))
+@shows(record(topic=str, file=str, format=str, messages=int, bytes=int))
 @command_options
 def export(
     invocation: Invocation,

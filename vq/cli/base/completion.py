@@ -106,7 +106,7 @@ async def _ask(params: dict[str, Any], names: Names) -> list[str]:
     from vq.client.config import MessageFactoryConfig
     from vq.coordination.tree.coordinator import NoNode, NotEmpty
     from vq.coordination.tree.paths import BROKERS
-    from vq.coordination.tree.zk import ZooKeeperCoordinator
+    from vq.coordination.zookeeper.zk import ZooKeeperCoordinator
 
     given = {name: params.get(name) for name in ("zookeeper", "cluster")}
     sources = read_sources(params.get("config"), os.environ, **given)

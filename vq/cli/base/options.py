@@ -180,6 +180,21 @@ class Invocation:
         """Say that a plan was shown and not carried out; that is no failure."""
         self.output.remark(f"{what}; add --yes to do it")
 
+    def show_act(self, facts: Mapping[str, Any], *, yes: bool, did: str, plan: str) -> None:
+        """Show an act that was done with ``yes``, and was only planned without it.
+
+        Args:
+            facts: What JSON has beside ``done``.
+            did: What was done, for people.
+            plan: What would be.
+        """
+        if self.output.as_json:
+            self.output.document({"done": yes, **facts})
+        else:
+            self.output.remark(did if yes else f"plan: {plan}")
+        if not yes:
+            self.only_planned()
+
     def topic_names(self) -> list[str]:
         """Return the names of all topics.
 
@@ -390,6 +405,29 @@ def no_effect(option: str, why: str, instead: str) -> click.UsageError:
         instead: What to do if the option is to have an effect.
     """
     return click.UsageError(f"{option} has no effect {why}: leave it out, or {instead}")
+
+
+def partitions_option(about: str, *, required: bool = False) -> Decorator:
+    """Add ``--partition``, which may be given several times."""
+    return click.option(
+        "--partition",
+        "partitions",
+        type=WholeNumber(min=0),
+        multiple=True,
+        required=required,
+        metavar="N",
+        help=about,
+    )
+
+
+ids_option: Final = click.option(
+    "--id",
+    "ids",
+    type=WholeNumber(min=0),
+    multiple=True,
+    metavar="ID",
+    help="Only messages with this id; repeatable.",
+)
 
 
 def yes_option(function: Callable[..., Any]) -> Callable[..., Any]:

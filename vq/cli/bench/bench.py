@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import maybe, record, shows, some
 from vq.cli.base.options import Invocation, Seconds, WholeNumber, command_options, no_effect
 from vq.cli.bench import worker
 from vq.client.config import MessageFactoryConfig
@@ -357,12 +357,12 @@ def _check_used(parts: tuple[str, ...], given: Mapping[str, Any]) -> None:
 @shows(
     some(
         record(
-            benchmark=TEXT,
-            messages=WHOLE,
-            seconds=NUMBER,
-            per_second=maybe(WHOLE),
-            bytes_per_s=maybe(WHOLE),
-            **{f"{name}_s": maybe(NUMBER) for name in ("p50", "p90", "p99", "p99.9", "max")},
+            benchmark=str,
+            messages=int,
+            seconds=float,
+            per_second=maybe(int),
+            bytes_per_s=maybe(int),
+            **{f"{name}_s": maybe(float) for name in ("p50", "p90", "p99", "p99.9", "max")},
         )
     )
 )

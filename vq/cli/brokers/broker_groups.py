@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from vq.operations.brokers.draining import DrainedGroup
 from typing import Final
 
-from vq.cli.base.json_schema import TEXT, TRUTH, WHOLE, maybe, optional, record, shows, some
+from vq.cli.base.json_schema import maybe, optional, record, shows, some
 from vq.cli.topics.moves import MOVES_SCHEMA
 
 _DRAINED: Final = optional(
-    record(group=TEXT),
-    draining=TRUTH,
-    partitions=WHOLE,
-    node=TEXT,
-    drained=TRUTH,
-    master=TEXT,
-    done=TRUTH,
+    record(group=str),
+    draining=bool,
+    partitions=int,
+    node=str,
+    drained=bool,
+    master=str,
+    done=bool,
     moves=MOVES_SCHEMA,
 )
 
@@ -84,14 +84,14 @@ def undrain(invocation: Invocation, name: str) -> None:
 @yes_option
 @shows(
     record(
-        done=TRUTH,
-        group=TEXT,
-        node=maybe(TEXT),
-        running=some(TEXT),
-        open_partitions=WHOLE,
-        topics=some(TEXT),
-        ranges=some(record(topic=TEXT, partition=WHOLE, start=WHOLE, end=WHOLE)),
-        obstacle=maybe(TEXT),
+        done=bool,
+        group=str,
+        node=maybe(str),
+        running=some(str),
+        open_partitions=int,
+        topics=some(str),
+        ranges=some(record(topic=str, partition=int, start=int, end=int)),
+        obstacle=maybe(str),
     )
 )
 @command_options

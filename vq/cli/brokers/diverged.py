@@ -7,28 +7,17 @@ import click
 
 from vq.cli.base import text
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, having, record, shows, some
+from vq.cli.base.json_schema import Shape, having, shows, some
 from vq.cli.base.options import Invocation, command_options, yes_option
 from vq.client.cluster import ClusterClient
 from vq.operations.base.sizes import bytes_text
 from vq.operations.brokers import diverged as admin
 from vq.operations.brokers.diverged import CutFile
 
-_CUT_FILE: Final = record(
-    file=TEXT,
-    group=TEXT,
-    node=TEXT,
-    topic=TEXT,
-    partition=WHOLE,
-    at_start=TRUTH,
-    start_offset=WHOLE,
-    end_offset=WHOLE,
-    bytes=WHOLE,
-    messages=WHOLE,
-    first_epoch=WHOLE,
-    last_epoch=WHOLE,
-    first_written_s=NUMBER,
-    last_written_s=NUMBER,
+_CUT_FILE: Final = Shape(
+    CutFile,
+    "file=name group node topic partition at_start start_offset end_offset bytes=size messages "
+    "first_epoch last_epoch first_written_s=first_append_ms last_written_s=last_append_ms",
 )
 
 
@@ -36,7 +25,7 @@ _CUT_FILE: Final = record(
 @click.argument("file", required=False)
 @click.option("--delete", is_flag=True, help="Delete FILE: its messages are gone for good.")
 @yes_option
-@shows(some(_CUT_FILE), delete=having(_CUT_FILE, done=TRUTH))
+@shows(some(_CUT_FILE), delete=having(_CUT_FILE, done=bool))
 @command_options
 def diverged(invocation: Invocation, file: str | None, *, delete: bool, yes: bool) -> None:
     """List, print or delete messages that nodes had to cut from their logs.
@@ -66,7 +55,7 @@ def _list(invocation: Invocation) -> None:
 
     files, silent = invocation.call(admin.list_cut)
     if invocation.output.as_json:
-        invocation.output.document([_json(each) for each in files])
+        invocation.output.document(_CUT_FILE.all(files))
     else:
         columns = ("file", "cause", "messages", "bytes", "offsets", "epochs", "written")
         invocation.output.table([_row(each) for each in files], columns=columns)
@@ -87,25 +76,6 @@ def _row(file: CutFile) -> dict[str, Any]:
         "offsets": f"{file.start_offset}-{file.end_offset}",
         "epochs": f"{file.first_epoch}-{file.last_epoch}" if known else "",
         "written": f"{first} to {last}" if known else "",
-    }
-
-
-def _json(file: CutFile) -> dict[str, Any]:
-    return {
-        "file": file.name,
-        "group": file.group,
-        "node": file.node,
-        "topic": file.topic,
-        "partition": file.partition,
-        "at_start": file.at_start,
-        "start_offset": file.start_offset,
-        "end_offset": file.end_offset,
-        "bytes": file.size,
-        "messages": file.messages,
-        "first_epoch": file.first_epoch,
-        "last_epoch": file.last_epoch,
-        "first_written_s": text.in_seconds(file.first_append_ms),
-        "last_written_s": text.in_seconds(file.last_append_ms),
     }
 
 
@@ -137,7 +107,7 @@ def _delete(invocation: Invocation, name: str, *, yes: bool) -> None:
 
     found = invocation.call(work)
     if invocation.output.as_json:
-        invocation.output.document({"done": yes, **_json(found)})
+        invocation.output.document({"done": yes, **_CUT_FILE(found)})
     elif yes:
         invocation.output.remark(f"deleted {found.name}")
     if not yes:

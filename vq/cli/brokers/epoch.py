@@ -5,7 +5,7 @@ from dataclasses import asdict
 import click
 
 from vq.cli.base.completion import broker_group_names
-from vq.cli.base.json_schema import TEXT, TRUTH, WHOLE, record, shows
+from vq.cli.base.json_schema import record, shows
 from vq.cli.base.options import Invocation, WholeNumber, command_options, yes_option
 from vq.operations.brokers.epochs import raise_epoch
 
@@ -21,7 +21,7 @@ from vq.operations.brokers.epochs import raise_epoch
     help="At least what the data directories of the group have acted in.",
 )
 @yes_option
-@shows(record(done=TRUTH, group=TEXT, before=WHOLE, epoch=WHOLE))
+@shows(record(done=bool, group=str, before=int, epoch=int))
 @command_options
 def raise_epoch_command(invocation: Invocation, group: str, *, epoch: int, yes: bool) -> None:
     """Raise the epoch of a broker group, after ZooKeeper was restored from an older backup.

@@ -1,44 +1,29 @@
 """``vq broker jobs``: the timed duties of nodes."""
 
-from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from vq.cli.base.completion import broker_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, shows, some
 from vq.cli.base.options import Invocation, command_options
-from vq.cli.base.text import in_seconds, utc
+from vq.cli.base.text import utc
 from vq.operations.brokers.jobs import BrokerJob, NodeJobs, broker_jobs
+
+_NODE: Final = Shape(
+    NodeJobs,
+    "group node error? jobs",
+    jobs=Shape(
+        BrokerJob,
+        "name trigger state why_off? runs failures begun_s ended_s late_s error? next_s",
+    ),
+)
 
 
 @click.command()
 @click.argument("name", metavar="[GROUP/NODE|GROUP]", required=False, shell_complete=broker_names)
-@shows(
-    some(
-        record(
-            group=TEXT,
-            node=TEXT,
-            error=maybe(TEXT),
-            jobs=some(
-                record(
-                    name=TEXT,
-                    trigger=TEXT,
-                    state=TEXT,
-                    why_off=maybe(TEXT),
-                    runs=WHOLE,
-                    failures=WHOLE,
-                    begun_s=maybe(NUMBER),
-                    ended_s=maybe(NUMBER),
-                    late_s=NUMBER,
-                    error=maybe(TEXT),
-                    next_s=maybe(NUMBER),
-                )
-            ),
-        )
-    )
-)
+@shows(some(_NODE))
 @command_options
 def jobs(invocation: Invocation, name: str | None) -> None:
     """Show what nodes do again and again: when it ran last, how that went, when it runs next.
@@ -52,7 +37,7 @@ def jobs(invocation: Invocation, name: str | None) -> None:
     found = invocation.call(broker_jobs, name)
     output = invocation.output
     if output.as_json:
-        output.document([_json(each) for each in found])
+        output.document(_NODE.all(found))
     else:
         output.table(
             [_row(node, each) for node in found for each in node.jobs],
@@ -90,24 +75,4 @@ def _row(node: NodeJobs, job: BrokerJob) -> dict[str, Any]:
         "runs": job.runs,
         "failed": job.failures,
         "reason": job.error or job.why_off or None,
-    }
-
-
-def _json(node: NodeJobs) -> dict[str, Any]:
-    return {
-        "group": node.group,
-        "node": node.node,
-        "error": node.error or None,
-        "jobs": [_job(each) for each in node.jobs],
-    }
-
-
-def _job(job: BrokerJob) -> dict[str, Any]:
-    fields = asdict(job)
-    times = {name: fields.pop(f"{name}_ms") for name in ("begun", "ended", "late", "next")}
-    return {
-        **fields,
-        **{f"{name}_s": in_seconds(ms) for name, ms in times.items()},
-        "why_off": job.why_off or None,
-        "error": job.error or None,
     }

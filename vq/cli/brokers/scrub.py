@@ -1,37 +1,31 @@
 """``vq cluster scrub``: how far nodes are with verifying all that they store."""
 
-from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, shows, some
 from vq.cli.base.options import Invocation, command_options
-from vq.cli.base.text import in_seconds, utc
+from vq.cli.base.text import utc
 from vq.operations.base.sizes import bytes_text
 from vq.operations.brokers.scrubs import Scrub, scrubs
 
 
-@click.command()
-@shows(
-    some(
-        record(
-            group=TEXT,
-            node=TEXT,
-            read_bytes=maybe(WHOLE),
-            stored_bytes=maybe(WHOLE),
-            bytes_per_s=maybe(WHOLE),
-            damaged_ranges=maybe(WHOLE),
-            repairs=maybe(WHOLE),
-            error=maybe(TEXT),
-            begun_s=maybe(NUMBER),
-            ended_s=maybe(NUMBER),
-            next_s=maybe(NUMBER),
-            running=maybe(TRUTH),
-        )
-    )
+def _running(found: Scrub) -> bool | None:
+    return None if found.error else found.running
+
+
+_SCRUB: Final = Shape(
+    Scrub,
+    "group node read_bytes stored_bytes bytes_per_s damaged_ranges repairs error? begun_s ended_s "
+    "next_s running=",
+    running=_running,
 )
+
+
+@click.command()
+@shows(some(_SCRUB))
 @command_options
 def scrub(invocation: Invocation) -> None:
     """Show how far each node is with verifying all that it stores.
@@ -47,7 +41,7 @@ def scrub(invocation: Invocation) -> None:
     found = invocation.call(scrubs)
     output = invocation.output
     if output.as_json:
-        output.document([_json(each) for each in found])
+        output.document(_SCRUB.all(found))
     else:
         shown = ("begun", "ended", "next", "read", "stored", "rate", "damaged", "repaired")
         rows = [_row(each) for each in found]
@@ -83,17 +77,6 @@ def _row(found: Scrub) -> dict[str, Any]:
         "rate": "off" if rate == 0 else None if rate is None else f"{bytes_text(rate)}/s",
         "damaged": found.damaged_ranges,
         "repaired": found.repairs,
-        "error": found.error or None,
-    }
-
-
-def _json(found: Scrub) -> dict[str, Any]:
-    fields = asdict(found)
-    times = {name: fields.pop(f"{name}_ms") for name in ("begun", "ended", "next")}
-    return {
-        **fields,
-        **{f"{name}_s": in_seconds(ms) for name, ms in times.items()},
-        "running": None if found.error else found.running,
         "error": found.error or None,
     }
 

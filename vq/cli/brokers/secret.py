@@ -4,7 +4,7 @@ import secrets
 
 import click
 
-from vq.cli.base.json_schema import TRUTH, record, shows
+from vq.cli.base.json_schema import record, shows
 from vq.cli.base.options import Invocation, command_options, yes_option
 from vq.client.cluster import ClusterClient
 from vq.coordination.brokers.secret import replace_secret
@@ -12,7 +12,7 @@ from vq.coordination.brokers.secret import replace_secret
 
 @click.command(name="replace-secret")
 @yes_option
-@shows(record(done=TRUTH))
+@shows(record(done=bool))
 @command_options
 def replace_secret_command(invocation: Invocation, yes: bool) -> None:
     """Replace the secret by which the brokers of the cluster know each other.
@@ -27,12 +27,9 @@ def replace_secret_command(invocation: Invocation, yes: bool) -> None:
             await replace_secret(cluster.coordinator, secrets.token_bytes)
 
     invocation.call(work)
-    output = invocation.output
-    if output.as_json:
-        output.document({"done": yes})
-    elif yes:
-        output.remark("the secret is replaced; restart the brokers, one after the other")
-    else:
-        output.remark("plan: replace the secret of the cluster; then restart the brokers")
-    if not yes:
-        invocation.only_planned()
+    invocation.show_act(
+        {},
+        yes=yes,
+        did="the secret is replaced; restart the brokers, one after the other",
+        plan="replace the secret of the cluster; then restart the brokers",
+    )

@@ -21,7 +21,7 @@ import click
 from vq.backoff import Backoff
 from vq.broker.base.config import is_every_address
 from vq.cli.base.console import missing_package
-from vq.cli.base.json_schema import TEXT, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import maybe, record, shows, some
 from vq.cli.base.options import (
     Invocation,
     WholeNumber,
@@ -254,12 +254,10 @@ class StandaloneCluster:
 @click.option("--no-console", is_flag=True, help="Run no web console.")
 @shows(
     record(
-        zookeeper=TEXT,
-        data=TEXT,
-        console=maybe(TEXT),
-        brokers=some(
-            record(group=TEXT, node=TEXT, address=TEXT, pid=WHOLE, log=TEXT, metrics=TEXT)
-        ),
+        zookeeper=str,
+        data=str,
+        console=maybe(str),
+        brokers=some(record(group=str, node=str, address=str, pid=int, log=str, metrics=str)),
     )
 )
 @command_options

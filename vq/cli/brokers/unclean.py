@@ -6,7 +6,7 @@ from dataclasses import asdict
 import click
 
 from vq.cli.base.completion import broker_group_names
-from vq.cli.base.json_schema import TEXT, TRUTH, WHOLE, record, shows, some
+from vq.cli.base.json_schema import Shape, record, shows
 from vq.cli.base.options import Invocation, command_options, yes_option
 from vq.client.cluster import ClusterClient
 from vq.operations.brokers.unclean import Unclean, elect_uncleanly, plan_unclean
@@ -23,17 +23,7 @@ from vq.operations.brokers.unclean import Unclean, elect_uncleanly, plan_unclean
     help="A topic on the group; give each of them. Without one, the command names them.",
 )
 @yes_option
-@shows(
-    record(
-        done=TRUTH,
-        group=TEXT,
-        node=TEXT,
-        epoch=WHOLE,
-        master=TEXT,
-        insync=some(TEXT),
-        topics=some(TEXT),
-    )
-)
+@shows(record(done=bool, **Shape(Unclean).fields))
 @command_options
 def unclean(
     invocation: Invocation, group: str, *, node: str, topics: Sequence[str], yes: bool
@@ -51,8 +41,7 @@ def unclean(
         return await elect_uncleanly(cluster, group, node, topics) if yes else planned
 
     found = invocation.call(work)
-    lists = {"insync": list(found.insync), "topics": list(found.topics)}
-    invocation.output.record({"done": yes, **asdict(found), **lists})
+    invocation.output.record({"done": yes, **asdict(found)})
     if not yes:
         invocation.only_planned()
 

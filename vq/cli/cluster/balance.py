@@ -3,7 +3,6 @@
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,18 +10,7 @@ import click
 
 from vq.cli.base.completion import broker_group_names, topic_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import (
-    NUMBER,
-    TEXT,
-    TRUTH,
-    WHOLE,
-    having,
-    mapping,
-    maybe,
-    record,
-    shows,
-    some,
-)
+from vq.cli.base.json_schema import Shape, having, mapping, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, Seconds, WholeNumber, command_options
 from vq.cli.cluster.balance_runs import (
     PLAN_FILE,
@@ -36,104 +24,78 @@ from vq.errors import InvalidArgument
 from vq.model import COMMON_POOL, TopicPartition
 from vq.operations.allocation import goals as goal_bounds
 from vq.operations.allocation import measuring
-from vq.operations.allocation.facts import AllocationFacts, GroupLoad
+from vq.operations.allocation.board import BrokenGoal, GoalScore
+from vq.operations.allocation.facts import AllocationFacts, GroupLoad, MeasuredPartition
 from vq.operations.allocation.goals import AllocationGoals, LoadGoal, RequiredLabel
 from vq.operations.allocation.measuring import group_loads, measure_allocation
 from vq.operations.allocation.plan_json import plan_to_json, wanted_moves
 from vq.operations.allocation.planning import plan_allocation
-from vq.operations.allocation.plans import AllocationPlan
+from vq.operations.allocation.plans import AllocatedMove, AllocationPlan, GroupSums, KeptLoad
 from vq.operations.base.sizes import bytes_text
 
-_GROUP: Final = record(
-    group=TEXT,
-    pool=TEXT,
-    labels=mapping(TEXT),
-    racks=some(TEXT),
-    alive=TRUTH,
-    draining=TRUTH,
-    nodes=WHOLE,
-    partitions=maybe(WHOLE),
-    bytes_per_s=maybe(NUMBER),
-    messages_per_s=maybe(NUMBER),
-    copied_bytes_per_s=maybe(NUMBER),
-    stored_bytes=maybe(WHOLE),
-    busy=maybe(NUMBER),
-    capacity_bytes_per_s=maybe(NUMBER),
-    flush_s=maybe(NUMBER),
-    queue_depth=maybe(WHOLE),
-    disk_bytes_free=maybe(WHOLE),
-    disk_bytes_total=maybe(WHOLE),
-    disk_growth_bytes_per_hour=maybe(WHOLE),
-    disk_full_in_hours=maybe(NUMBER),
-    error=maybe(TEXT),
+
+def _pool(group: GroupLoad) -> str:
+    return group.pool or COMMON_POOL
+
+
+_GROUP: Final = Shape(
+    GroupLoad,
+    "group pool= labels racks alive draining nodes partitions bytes_per_s messages_per_s "
+    "copied_bytes_per_s stored_bytes busy capacity_bytes_per_s flush_s queue_depth disk_bytes_free "
+    "disk_bytes_total disk_growth_bytes_per_hour disk_full_in_hours error?",
+    pool=_pool,
 )
 _SUMS: Final = record(
-    bytes_per_s=maybe(NUMBER),
-    messages_per_s=maybe(NUMBER),
-    stored_bytes=maybe(NUMBER),
+    bytes_per_s=maybe(float),
+    messages_per_s=maybe(float),
+    stored_bytes=maybe(float),
 )
-_TOPIC: Final = having(_SUMS, topic=TEXT, pool=TEXT, partitions=WHOLE, groups=WHOLE)
-_PARTITION: Final = having(_SUMS, topic=TEXT, partition=WHOLE, group=maybe(TEXT), error=maybe(TEXT))
+_TOPIC: Final = having(_SUMS, topic=str, pool=str, partitions=int, groups=int)
+_PARTITION: Final = Shape(
+    MeasuredPartition, "topic partition group bytes_per_s messages_per_s stored_bytes error?"
+)
 
-_SCORE: Final = some(
-    record(
-        goal=TEXT,
-        pool=TEXT,
-        groups=WHOLE,
-        unknown=WHOLE,
-        skew=maybe(NUMBER),
-        mean=maybe(NUMBER),
-        limit=NUMBER,
-        highest=NUMBER,
-        group=maybe(TEXT),
-        excess=NUMBER,
-    )
-)
-_BROKEN: Final = some(
-    record(goal=TEXT, group=TEXT, topic=maybe(TEXT), partition=maybe(WHOLE), reason=TEXT)
-)
+_SCORE: Final = some(Shape(GoalScore))
+_BROKEN: Final = some(Shape(BrokenGoal, "goal group topic? partition reason"))
 _PLAN: Final = record(
-    v=WHOLE,
-    id=TEXT,
-    cluster=TEXT,
-    source=TEXT,
-    by=TEXT,
-    made_s=NUMBER,
-    measured_s=NUMBER,
-    window_s=NUMBER,
+    v=int,
+    id=str,
+    cluster=str,
+    source=str,
+    by=str,
+    made_s=float,
+    measured_s=float,
+    window_s=float,
     goals=record(
-        soft=some(TEXT),
-        skew=NUMBER,
-        moves_max=WHOLE,
-        exclude_groups=some(TEXT),
-        exclude_topics=some(TEXT),
-        pools=mapping(TEXT),
-        labels=some(record(topic=maybe(TEXT), label=TEXT, value=TEXT)),
-        racks_min=WHOLE,
-        room_hours=NUMBER,
-        disk_used_max=NUMBER,
+        soft=some(str),
+        skew=float,
+        moves_max=int,
+        exclude_groups=some(str),
+        exclude_topics=some(str),
+        pools=mapping(str),
+        labels=some(record(topic=maybe(str), label=str, value=str)),
+        racks_min=int,
+        room_hours=float,
+        disk_used_max=float,
     ),
     moves=some(
-        having(
-            _SUMS,
-            **{"topic": TEXT, "partition": WHOLE, "from": TEXT, "to": TEXT},
-            start=WHOLE,
-            version=WHOLE,
-            goal=TEXT,
-            reason=TEXT,
+        Shape(
+            AllocatedMove,
+            "topic partition from=source to=target bytes_per_s messages_per_s stored_bytes start "
+            "version goal reason",
         )
     ),
-    topics=some(record(topic=TEXT, id=TEXT, min_insync=WHOLE, pool=TEXT, new_pool=TEXT)),
+    topics=some(record(topic=str, id=str, min_insync=int, pool=str, new_pool=str)),
     groups=some(
         record(
-            group=TEXT,
-            pool=TEXT,
-            labels=mapping(TEXT),
-            draining=TRUTH,
-            version=WHOLE,
-            counts=TRUTH,
-            before=having(_SUMS, partitions=WHOLE),
-            after=having(_SUMS, partitions=WHOLE),
+            group=str,
+            pool=str,
+            labels=mapping(str),
+            draining=bool,
+            version=int,
+            counts=bool,
+            before=Shape(GroupSums),
+            after=Shape(GroupSums),
         )
     ),
     score_before=_SCORE,
@@ -141,8 +103,8 @@ _PLAN: Final = record(
     broken_before=_BROKEN,
     broken=_BROKEN,
     refused=_BROKEN,
-    kept=some(record(group=TEXT, goal=TEXT, reason=TEXT)),
-    notes=some(TEXT),
+    kept=some(Shape(KeptLoad)),
+    notes=some(str),
 )
 _NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -196,7 +158,7 @@ def load(
     missing = sorted(set(names) - facts.topics.keys())
     if missing:
         raise InvalidArgument(f"there is no topic {missing[0]!r}; see `vq topic list`")
-    rows = _topic_rows(facts) if by == "topics" else _partition_rows(facts)
+    rows = _topic_rows(facts) if by == "topics" else _PARTITION.all(facts.partitions.values())
     rows.sort(key=lambda row: -(row["bytes_per_s"] or 0.0))
     _show_loads(invocation, rows[:top], by)
     if len(rows) > top and invocation.output.to_terminal:
@@ -209,12 +171,12 @@ def load(
 def _show_groups(invocation: Invocation, found: Sequence[GroupLoad]) -> None:
     output = invocation.output
     if output.as_json:
-        output.document([_group_json(each) for each in found])
+        output.document(_GROUP.all(found))
         return
     rows = [
         {
             "group": each.group,
-            "pool": each.pool or COMMON_POOL,
+            "pool": _pool(each),
             "partitions": each.partitions,
             "bytes": _per_s(each.bytes_per_s),
             "messages": None if each.messages_per_s is None else f"{each.messages_per_s:.1f}/s",
@@ -243,41 +205,13 @@ def _group_state(group: GroupLoad) -> str:
     return "draining" if group.draining else "ok"
 
 
-def _group_json(group: GroupLoad) -> dict[str, Any]:
-    values = asdict(group)
-    del values["version"]
-    flush_ms = values.pop("flush_ms")
-    return {
-        **values,
-        "pool": group.pool or COMMON_POOL,
-        "racks": list(group.racks),
-        "flush_s": None if flush_ms is None else flush_ms / 1_000,
-        "error": group.error or None,
-    }
-
-
 def _per_s(rate: float | None) -> str | None:
     return None if rate is None else f"{bytes_text(round(rate))}/s"
 
 
-def _partition_rows(facts: AllocationFacts) -> list[dict[str, Any]]:
-    return [
-        {
-            "topic": each.topic,
-            "partition": each.partition,
-            "group": each.group,
-            "bytes_per_s": each.bytes_per_s,
-            "messages_per_s": each.messages_per_s,
-            "stored_bytes": each.stored_bytes,
-            "error": each.error or None,
-        }
-        for each in facts.partitions.values()
-    ]
-
-
 def _topic_rows(facts: AllocationFacts) -> list[dict[str, Any]]:
     held: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in _partition_rows(facts):
+    for row in _PARTITION.all(facts.partitions.values()):
         held[row["topic"]].append(row)
     return [
         {

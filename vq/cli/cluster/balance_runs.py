@@ -8,11 +8,10 @@ from typing import Any, Final
 import click
 
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, maybe, record, shows, some
 from vq.cli.base.options import Invocation, Seconds, WholeNumber, command_options
 from vq.cli.base.options import yes_option as with_yes
-from vq.cli.base.text import in_seconds, utc
-from vq.client.cluster import ClusterClient
+from vq.cli.base.text import utc
 from vq.errors import InvalidArgument
 from vq.operations.allocation import applying
 from vq.operations.allocation.applying import (
@@ -22,26 +21,19 @@ from vq.operations.allocation.applying import (
 )
 from vq.operations.allocation.plan_json import plan_from_json
 from vq.operations.allocation.planning import allocation_changes
-from vq.operations.allocation.runs import AllocationRun, describe_allocation, list_allocations
+from vq.operations.allocation.runs import (
+    AllocationRun,
+    RunMove,
+    describe_allocation,
+    list_allocations,
+)
 
-_CHANGES: Final = some(record(what=TEXT, name=TEXT, before=TEXT, now=TEXT))
-_RUN: Final = record(
-    plan=TEXT,
-    state=TEXT,
-    source=TEXT,
-    ordered_by=TEXT,
-    started_s=NUMBER,
-    by=TEXT,
-    updated_s=NUMBER,
-    total=WHOLE,
-    done=WHOLE,
-    moving=some(TEXT),
-    failed=some(record(topic=TEXT, partition=WHOLE, error=TEXT)),
-    cancelled_by=maybe(TEXT),
-    error=maybe(TEXT),
-    moves=some(
-        record(**{"topic": TEXT, "partition": WHOLE, "from": TEXT, "to": TEXT}, done=maybe(TRUTH))
-    ),
+_CHANGES: Final = some(record(what=str, name=str, before=str, now=str))
+_RUN: Final = Shape(
+    AllocationRun,
+    "plan state source ordered_by started_s by updated_s total done moving failed cancelled_by? "
+    "error? moves",
+    moves=Shape(RunMove, "topic partition from=source to=target done"),
 )
 
 #: A file with a plan, or with moves.
@@ -78,7 +70,7 @@ def document_in(file: Path) -> Any:
     help="Wait so long after each move.  [0]",
 )
 @with_yes
-@shows(record(done=TRUTH, changes=_CHANGES, run=maybe(_RUN)))
+@shows(record(done=bool, changes=_CHANGES, run=maybe(_RUN)))
 @command_options
 def apply(invocation: Invocation, file: Path, at_a_time: int, pause_s: float, yes: bool) -> None:
     """Carry out a plan of `vq balance plan --save FILE`.
@@ -106,16 +98,17 @@ def apply(invocation: Invocation, file: Path, at_a_time: int, pause_s: float, ye
         invocation.only_planned(f"{len(wanted.moves)} move(s) can be made")
         return
 
-    async def work(cluster: ClusterClient) -> AllocationRun:
-        return await apply_allocation(
-            cluster, wanted, at_a_time=at_a_time, pause_s=pause_s, on_progress=watch.see
-        )
-
     watch = _Watch()
     with invocation.output.progress("moving", watch.done, total=len(wanted.moves)):
-        run = invocation.call(work)
+        run = invocation.call(
+            apply_allocation,
+            wanted,
+            at_a_time=at_a_time,
+            pause_s=pause_s,
+            on_progress=watch.see,
+        )
     if invocation.output.as_json:
-        invocation.output.document({"done": True, "changes": [], "run": _run_json(run)})
+        invocation.output.document({"done": True, "changes": [], "run": _RUN(run)})
     else:
         _show_run(invocation, run)
     _fail_unless_done(run)
@@ -198,7 +191,7 @@ def progress(invocation: Invocation, plan_id: str | None, show_all: bool) -> Non
         return
     found = invocation.call(list_allocations)
     if invocation.output.as_json:
-        invocation.output.document([_run_json(each) for each in found])
+        invocation.output.document(_RUN.all(found))
     else:
         invocation.output.table(
             [_run_row(each) for each in found],
@@ -213,7 +206,7 @@ def _run_row(run: AllocationRun) -> dict[str, Any]:
 
 def _print_run(invocation: Invocation, run: AllocationRun) -> None:
     if invocation.output.as_json:
-        invocation.output.document(_run_json(run))
+        invocation.output.document(_RUN(run))
     else:
         _show_run(invocation, run)
 
@@ -229,37 +222,6 @@ def _show_run(invocation: Invocation, run: AllocationRun) -> None:
         output.remark(f"{run.cancelled_by} ended it")
     if run.error:
         output.remark(run.error)
-
-
-def _run_json(run: AllocationRun) -> dict[str, Any]:
-    return {
-        "plan": run.plan,
-        "state": run.state,
-        "source": run.source,
-        "ordered_by": run.ordered_by,
-        "started_s": in_seconds(run.started_ms),
-        "by": run.by,
-        "updated_s": in_seconds(run.updated_ms),
-        "total": run.total,
-        "done": run.done,
-        "moving": list(run.moving),
-        "failed": [
-            {"topic": each.topic, "partition": each.partition, "error": each.error}
-            for each in run.failed
-        ],
-        "cancelled_by": run.cancelled_by or None,
-        "error": run.error or None,
-        "moves": [
-            {
-                "topic": each.topic,
-                "partition": each.partition,
-                "from": each.source,
-                "to": each.target,
-                "done": each.done,
-            }
-            for each in run.moves
-        ],
-    }
 
 
 def _fail_unless_done(run: AllocationRun) -> None:

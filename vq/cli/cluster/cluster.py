@@ -9,18 +9,7 @@ import click
 from vq import limits
 from vq.cli.base.completion import broker_group_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import (
-    NUMBER,
-    TEXT,
-    TRUTH,
-    WHOLE,
-    having,
-    mapping,
-    maybe,
-    record,
-    shows,
-    some,
-)
+from vq.cli.base.json_schema import Shape, as_text, having, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options
 from vq.cli.base.output import Output
 from vq.cli.brokers.diverged import diverged
@@ -30,74 +19,75 @@ from vq.cli.brokers.secret import replace_secret_command
 from vq.cli.brokers.unclean import unclean
 from vq.cli.cluster.definitions import export, import_
 from vq.cli.topics.topic_settings import (
-    SETTINGS_SCHEMA,
+    SETTINGS,
     remark_retention,
     remark_threshold,
     show_settings,
     topic_options,
     with_options,
 )
-from vq.cli.topics.verify import DAMAGE_SCHEMA, damage_json
+from vq.cli.topics.verify import DAMAGE_WORDS
 from vq.client.cluster import ClusterClient
 from vq.coordination.tree.values.cluster import DEFAULTS, DELETE_GRACE_HOURS_MAX, ClusterSettings
 from vq.errors import InvalidArgument
+from vq.model import StatusResult
 from vq.operations.base.sizes import bytes_text, duration_text
+from vq.operations.brokers.brokers import Damage
 from vq.operations.brokers.disks import DiskState
+from vq.operations.brokers.safety import Unsafe
 from vq.operations.brokers.switching import switch_master
 from vq.operations.cluster.cluster import BrokerReport, ClusterStatus, cluster_status
 from vq.operations.cluster.settings import change_settings, read_settings
 
-_NODE: Final = record(
-    group=TEXT,
-    node=maybe(TEXT),
-    host=maybe(TEXT),
-    pid=maybe(WHOLE),
-    address=maybe(TEXT),
-    rack=maybe(TEXT),
-    metrics_port=maybe(WHOLE),
-    role=maybe(TEXT),
-    in_sync=maybe(TRUTH),
-    lag_bytes=maybe(WHOLE),
-    lag_s=maybe(NUMBER),
-    epoch=maybe(WHOLE),
-    partitions=WHOLE,
-    connections=maybe(WHOLE),
-    messages_in=maybe(WHOLE),
-    uptime_s=maybe(WHOLE),
-    answers=TRUTH,
-    error=maybe(TEXT),
-    pool=maybe(TEXT),
-    labels=mapping(TEXT),
-    draining=TRUTH,
-    drained=maybe(TRUTH),
-    version=maybe(TEXT),
-    bytes_in=maybe(WHOLE),
-    bytes_out=maybe(WHOLE),
-    flushes=maybe(WHOLE),
-    disk_bytes_free=maybe(WHOLE),
-    disk_bytes_total=maybe(WHOLE),
-    disks=maybe(
-        some(
-            record(
-                directory=TEXT,
-                bytes_free=maybe(WHOLE),
-                bytes_total=maybe(WHOLE),
-                level=TEXT,
-                growth_bytes_per_hour=maybe(WHOLE),
-                full_in_hours=maybe(NUMBER),
-                excess_bytes=WHOLE,
-                files_free=maybe(WHOLE),
-                files_total=maybe(WHOLE),
-                file_system=TEXT,
-            )
-        )
-    ),
-    problems=some(TEXT),
-    bad_partitions=some(record(topic=TEXT, partition=WHOLE, state=TEXT, reason=TEXT)),
-    damaged_ranges=maybe(WHOLE),
-    damage=some(having(DAMAGE_SCHEMA, topic=TEXT, partition=WHOLE)),
-    unsafe=some(record(kind=TEXT, text=TEXT, topics=some(TEXT), wrong=TRUTH)),
+#: Facts that a node tells, as they are.
+_COUNTS: Final = (
+    *("connections", "messages_in", "bytes_in", "bytes_out", "flushes"),
+    *("disk_bytes_free", "disk_bytes_total"),
 )
+
+
+def _uptime_s(answer: StatusResult) -> int:
+    return round(answer.uptime_s)
+
+
+def _in_sync(report: BrokerReport) -> bool | None:
+    return report.in_sync if report.name else None
+
+
+def _answers(report: BrokerReport) -> bool:
+    return not report.error
+
+
+def _drained(report: BrokerReport) -> bool | None:
+    return None if report.node is None else report.node.node in report.group.drained
+
+
+def _disks(report: BrokerReport) -> list[DiskState] | None:
+    return None if report.status is None else report.disks
+
+
+def _damaged_ranges(report: BrokerReport) -> int | None:
+    return None if report.status is None else report.damaged_ranges
+
+
+_REPORT: Final = Shape(
+    BrokerReport,
+    "group=group.group node=name? host=node.address.host pid=node.pid? address=node.address "
+    "rack=node.rack? metrics_port=node.metrics_port? role in_sync= lag_bytes lag_s epoch "
+    "partitions=group.partitions uptime_s=status answers= error? pool=group.pool "
+    "labels=group.labels draining=group.draining drained= version=status.version disks= problems "
+    "bad_partitions damaged_ranges= damage",
+    address=as_text,
+    in_sync=_in_sync,
+    uptime_s=_uptime_s,
+    answers=_answers,
+    drained=_drained,
+    disks=_disks,
+    damaged_ranges=_damaged_ranges,
+    damage=Shape(Damage, f"topic partition {DAMAGE_WORDS}"),
+)
+_UNSAFE: Final = Shape(Unsafe, "kind text topics wrong")
+_NODE: Final = having(_REPORT, **dict.fromkeys(_COUNTS, maybe(int)), unsafe=some(_UNSAFE))
 
 #: Topics named as closed for writes; further ones are counted.
 _CLOSED_TOLD_MAX: Final = 10
@@ -195,7 +185,7 @@ def _lag_text(row: dict[str, Any]) -> str | None:
 @cluster.command()
 @click.argument("group", shell_complete=broker_group_names)
 @click.option("--to", "node", metavar="NODE", default="", help="The new master.  [any in sync]")
-@shows(record(group=TEXT, source=TEXT, target=TEXT, epoch=WHOLE))
+@shows(record(group=str, source=str, target=str, epoch=int))
 @command_options
 def switch(invocation: Invocation, group: str, node: str) -> None:
     """Have another node lead a broker group, without a failed send.
@@ -224,11 +214,7 @@ def switch(invocation: Invocation, group: str, node: str) -> None:
     help="How long a topic can be brought back that is deleted from now on; 0: not at all.",
 )
 @topic_options(partitions_max=limits.AUTO_CREATE_PARTITIONS_MAX, defaults=False)
-@shows(
-    record(
-        delete_grace_s=WHOLE, auto_create=TRUTH, partitions=WHOLE, **SETTINGS_SCHEMA["properties"]
-    )
-)
+@shows(record(delete_grace_s=int, auto_create=bool, partitions=int, **SETTINGS.fields))
 @command_options
 def settings(
     invocation: Invocation,
@@ -316,22 +302,6 @@ def _fail_unless_well(found: ClusterStatus) -> None:
         raise CommandFailed(f"{len(wrong)} thing(s) are unsafe, see above")
 
 
-def disk_json(disk: DiskState) -> dict[str, Any]:
-    """Return the state of a disk for a program."""
-    return {
-        "directory": disk.directory,
-        "bytes_free": disk.bytes_free,
-        "bytes_total": disk.bytes_total,
-        "level": disk.level,
-        "growth_bytes_per_hour": disk.growth_bytes_per_hour,
-        "full_in_hours": disk.full_in_hours,
-        "excess_bytes": disk.excess_bytes,
-        "files_free": disk.files_free,
-        "files_total": disk.files_total,
-        "file_system": disk.file_system,
-    }
-
-
 def _silence_text(report: BrokerReport) -> str:
     name = report.group.group + (f"/{report.name}" if report.name else "")
     return f"{name} does not answer: {report.error}"
@@ -356,56 +326,14 @@ def _closed_text(names: Sequence[str]) -> str:
 
 
 def row_of(report: BrokerReport, found: ClusterStatus) -> dict[str, Any]:
-    node, answer = report.node, report.status
-    raw = {} if answer is None else answer.raw
+    raw = {} if report.status is None else report.status.raw
     group = report.group.group
     first = next(each for each in found.brokers if each.group.group == group)
     nodes = {report.name, "" if report is first else report.name}
     return {
-        "group": group,
-        "node": report.name or None,
-        "host": None if node is None else node.address.host,
-        "pid": (None if node is None else node.pid) or None,
-        "address": None if node is None else str(node.address),
-        "rack": (None if node is None else node.rack) or None,
-        "metrics_port": (None if node is None else node.metrics_port) or None,
-        "role": report.role,
-        "in_sync": report.in_sync if report.name else None,
-        "lag_bytes": report.lag_bytes,
-        "lag_s": report.lag_s,
-        "epoch": report.epoch,
-        "partitions": report.group.partitions,
-        "connections": raw.get("connections"),
-        "messages_in": raw.get("messages_in"),
-        "uptime_s": None if answer is None else round(answer.uptime_s),
-        "answers": not report.error,
-        "error": report.error or None,
-        "pool": report.group.pool,
-        "labels": dict(report.group.labels),
-        "draining": report.group.draining,
-        "drained": None if node is None else node.node in report.group.drained,
-        "version": None if answer is None else answer.version,
-        "bytes_in": raw.get("bytes_in"),
-        "bytes_out": raw.get("bytes_out"),
-        "flushes": raw.get("flushes"),
-        "disk_bytes_free": raw.get("disk_bytes_free"),
-        "disk_bytes_total": raw.get("disk_bytes_total"),
-        "disks": None if answer is None else [disk_json(each) for each in report.disks],
-        "problems": report.problems,
-        "bad_partitions": [asdict(each) for each in report.bad_partitions],
-        "damaged_ranges": None if answer is None else report.damaged_ranges,
-        "damage": [
-            {"topic": each.topic, "partition": each.partition, **damage_json(each)}
-            for each in report.damage
-        ],
+        **_REPORT(report),
+        **{name: raw.get(name) for name in _COUNTS},
         "unsafe": [
-            {
-                "kind": each.kind.value,
-                "text": each.text,
-                "topics": list(each.topics),
-                "wrong": each.wrong,
-            }
-            for each in found.unsafe
-            if each.group == group and each.node in nodes
+            _UNSAFE(each) for each in found.unsafe if each.group == group and each.node in nodes
         ],
     }

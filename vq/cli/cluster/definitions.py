@@ -3,12 +3,12 @@
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, record, shows, some
 from vq.cli.base.new_file import check_new, write_new
 from vq.cli.base.options import Invocation, command_options, yes_option
 from vq.client.cluster import ClusterClient
@@ -27,13 +27,7 @@ from vq.operations.cluster.definitions import (
     plan_import_definitions,
 )
 
-_STEP: Final = record(
-    kind=TEXT,
-    name=TEXT,
-    action=TEXT,
-    changes=some(record(field=TEXT, before=TEXT, after=TEXT)),
-    why_not=maybe(TEXT),
-)
+_STEP: Final = Shape(DefinitionStep, "kind name action changes why_not?")
 
 
 @click.command()
@@ -41,7 +35,7 @@ _STEP: Final = record(
 @click.option(
     "--offsets", is_flag=True, help="Groups with their committed offsets, of this cluster only."
 )
-@shows(record(file=TEXT, bytes=WHOLE, broker_groups=WHOLE, topics=WHOLE, groups=WHOLE))
+@shows(record(file=str, bytes=int, broker_groups=int, topics=int, groups=int))
 @command_options
 def export(invocation: Invocation, file: Path, offsets: bool) -> None:
     """Write what defines the cluster into a new JSON FILE, which people can read and edit.
@@ -77,7 +71,7 @@ def export(invocation: Invocation, file: Path, offsets: bool) -> None:
 @click.option("--prune", is_flag=True, help="Delete topics and groups that are not in FILE.")
 @click.option("--offsets", is_flag=True, help="Groups that are made get the offsets that FILE has.")
 @yes_option
-@shows(record(done=TRUTH, made=WHOLE, changed=WHOLE, left=WHOLE, deleted=WHOLE, steps=some(_STEP)))
+@shows(record(done=bool, made=int, changed=int, left=int, deleted=int, steps=some(_STEP)))
 @command_options
 def import_(invocation: Invocation, file: Path, prune: bool, offsets: bool, yes: bool) -> None:
     """Make and change topics, groups, pools and settings as a FILE says.
@@ -111,7 +105,7 @@ def import_(invocation: Invocation, file: Path, prune: bool, offsets: bool, yes:
                 "changed": planned.count(DefinitionAction.CHANGE),
                 "left": planned.count(DefinitionAction.LEAVE),
                 "deleted": planned.count(DefinitionAction.DELETE),
-                "steps": [_step_json(each) for each in steps],
+                "steps": [_STEP(each) for each in steps],
             }
         )
     else:
@@ -141,19 +135,6 @@ def _read(file: Path) -> Definitions:
         raise InvalidArgument(f"{file}: {error.message}") from error
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"{file} is no JSON document: {error}") from error
-
-
-def _step_json(step: DefinitionStep) -> dict[str, Any]:
-    return {
-        "kind": step.kind,
-        "name": step.name,
-        "action": str(step.action),
-        "changes": [
-            {"field": each.field, "before": each.before, "after": each.after}
-            for each in step.changes
-        ],
-        "why_not": step.why_not or None,
-    }
 
 
 def _is_shown(step: DefinitionStep) -> bool:

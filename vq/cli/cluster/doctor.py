@@ -4,7 +4,6 @@ import asyncio
 import shutil
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +11,7 @@ import click
 
 from vq.broker.base.config import BrokerConfig
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import TEXT, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, shows, some
 from vq.cli.base.options import Invocation, command_options, directory
 from vq.cli.base.settings import build, is_given
 from vq.client.config import MessageFactoryConfig
@@ -35,6 +34,9 @@ _ROOM_MIN: Final = 20
 _MARKS = {Level.OK: "ok  ", Level.WARN: "WARN", Level.FAIL: "FAIL"}
 
 
+_FINDING: Final = Shape(Finding, "check level detail remedy?")
+
+
 @click.command()
 @click.option(
     "--data",
@@ -49,7 +51,7 @@ _MARKS = {Level.OK: "ok  ", Level.WARN: "WARN", Level.FAIL: "FAIL"}
     metavar="URL",
     help="Also a database that takes part in transactions, as `vq tx recover` takes it.",
 )
-@shows(some(record(check=TEXT, level=TEXT, detail=TEXT, remedy=maybe(TEXT))))
+@shows(some(_FINDING))
 @command_options
 def doctor(
     invocation: Invocation, data: Path | None, local: bool, databases: Sequence[str]
@@ -96,9 +98,7 @@ def _broker_config(invocation: Invocation, data: Path | None) -> BrokerConfig:
 def _print(invocation: Invocation, findings: Sequence[Finding]) -> None:
     output = invocation.output
     if output.as_json:
-        output.document(
-            [{**asdict(finding), "remedy": finding.remedy or None} for finding in findings]
-        )
+        output.document(_FINDING.all(findings))
         return
     width = max(len(finding.check) for finding in findings)
     room = shutil.get_terminal_size().columns - width - 8 if output.to_terminal else 0

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, maybe, record, shows, some
 from vq.cli.base.new_file import check_new, write_new
 from vq.cli.base.options import Commands, Invocation, command_options, yes_option
 from vq.cli.base.output import Output
@@ -29,24 +29,28 @@ from vq.operations.tree.checking import (
 )
 from vq.operations.tree.copying import (
     ImportAction,
+    ImportStep,
     PlannedImport,
     export_tree,
     import_tree,
     plan_import_tree,
 )
 from vq.operations.tree.document import TreeExport, read_tree
+from vq.operations.tree.findings import TreeFinding
 from vq.operations.tree.securing import (
     SecuredTree,
     identities_of,
     plan_secure_tree,
     secure_tree,
 )
-from vq.operations.tree.tree_rules import TreeFinding
 from vq.security.secret_files import read_secret_file
 
-_FINDING: Final = record(
-    path=TEXT, problem=TEXT, severity=TEXT, text=TEXT, commands=some(TEXT), repair=maybe(TEXT)
+_CHECKED: Final = Shape(
+    CheckedTree,
+    "nodes errors warnings infos findings",
+    findings=Shape(TreeFinding, "path problem severity text commands repair=repair_text?"),
 )
+_STEP: Final = Shape(ImportStep, "action path")
 T = TypeVar("T")
 
 SECRET_FILE: Final = click.Path(dir_okay=False, path_type=Path)
@@ -62,7 +66,7 @@ def zk() -> None:
 
 
 @zk.command()
-@shows(record(nodes=WHOLE, errors=WHOLE, warnings=WHOLE, infos=WHOLE, findings=some(_FINDING)))
+@shows(_CHECKED)
 @command_options
 def check(invocation: Invocation) -> None:
     """Check every node of the tree: its value, and what it refers to. Changes nothing.
@@ -73,19 +77,17 @@ def check(invocation: Invocation) -> None:
     found = invocation.call(check_tree)
     output = invocation.output
     if output.as_json:
-        output.document(
-            {
-                "nodes": found.nodes,
-                "errors": found.errors,
-                "warnings": found.warnings,
-                "infos": found.infos,
-                "findings": [_finding_json(each) for each in found.findings],
-            }
-        )
+        output.document(_CHECKED(found))
     else:
         _show_findings(output, found)
     if found.errors:
         raise CommandFailed(f"{found.errors} of {found.nodes} nodes have errors")
+
+
+_REPAIRED: Final = Shape(
+    RepairedNode,
+    "path=finding.path problem=finding.problem repair=finding.repair_text why_not?",
+)
 
 
 @zk.command()
@@ -95,13 +97,7 @@ def check(invocation: Invocation) -> None:
     help="Export the tree into this new file before.  [vq-tree-CLUSTER-TIME.jsonl]",
 )
 @yes_option
-@shows(
-    record(
-        done=TRUTH,
-        backup=maybe(TEXT),
-        repairs=some(record(path=TEXT, problem=TEXT, repair=TEXT, why_not=maybe(TEXT))),
-    )
-)
+@shows(record(done=bool, backup=maybe(str), repairs=some(_REPAIRED)))
 @command_options
 def repair(invocation: Invocation, backup: Path | None, yes: bool) -> None:
     """Repair what is safe and unambiguous of what `vq zk check` finds, after an export.
@@ -129,19 +125,11 @@ def repair(invocation: Invocation, backup: Path | None, yes: bool) -> None:
     found = invocation.call(work)
     output = invocation.output
     written = str(backup) if yes and found else None
-    rows = [
-        {
-            "path": each.finding.path,
-            "problem": each.finding.problem,
-            "repair": each.finding.repair_text,
-            "why_not": each.why_not or None,
-        }
-        for each in found
-    ]
+    rows = _REPAIRED.all(found)
     if output.as_json:
         output.document({"done": yes, "backup": written, "repairs": rows})
     else:
-        output.table(rows, columns=("path", "problem", "repair", "why_not"), optional=("why_not",))
+        output.table(rows, columns=tuple(_REPAIRED.fields), optional=("why_not",))
         if written is not None:
             output.remark(f"the tree as it was is in {written}")
     if not found:
@@ -177,12 +165,12 @@ def repair(invocation: Invocation, backup: Path | None, yes: bool) -> None:
 @yes_option
 @shows(
     record(
-        done=TRUTH,
-        secured=TRUTH,
-        nodes=WHOLE,
-        open=WHOLE,
-        others=WHOLE,
-        wrong=some(record(path=TEXT, found=TEXT, wanted=TEXT)),
+        done=bool,
+        secured=bool,
+        nodes=int,
+        open=int,
+        others=int,
+        wrong=some(record(path=str, found=str, wanted=str)),
     )
 )
 @command_options
@@ -314,7 +302,7 @@ def _acl_text(acl: Acl) -> str:
     is_flag=True,
     help="With the secret of the cluster: whoever has the file can act as a broker.",
 )
-@shows(record(file=TEXT, nodes=WHOLE, bytes=WHOLE))
+@shows(record(file=str, nodes=int, bytes=int))
 @command_options
 def export(invocation: Invocation, file: Path, below: str, with_secrets: bool) -> None:
     """Write the tree into a new FILE: one JSON document a line, with a checksum at its end.
@@ -342,16 +330,16 @@ def export(invocation: Invocation, file: Path, below: str, with_secrets: bool) -
 @yes_option
 @shows(
     record(
-        done=TRUTH,
-        source=TEXT,
-        exported_s=NUMBER,
-        same=WHOLE,
-        created=WHOLE,
-        changed=WHOLE,
-        deleted=WHOLE,
-        different=some(TEXT),
-        refused=maybe(TEXT),
-        steps=some(record(action=TEXT, path=TEXT)),
+        done=bool,
+        source=str,
+        exported_s=float,
+        same=int,
+        created=int,
+        changed=int,
+        deleted=int,
+        different=some(str),
+        refused=maybe(str),
+        steps=some(_STEP),
     )
 )
 @command_options
@@ -398,7 +386,7 @@ def _show_import(invocation: Invocation, planned: PlannedImport, *, yes: bool) -
         "changed": planned.count(ImportAction.CHANGE),
         "deleted": planned.count(ImportAction.DELETE),
     }
-    steps = [{"action": str(each.action), "path": each.path} for each in planned.steps]
+    steps = _STEP.all(planned.steps)
     if output.as_json:
         output.document(
             {
@@ -441,15 +429,6 @@ def _read(file: Path) -> TreeExport:
 
 
 # Showing ----------------------------------------------------------------------------------------
-def _finding_json(found: TreeFinding) -> dict[str, Any]:
-    return {
-        "path": found.path,
-        "problem": found.problem,
-        "severity": str(found.severity),
-        "text": found.text,
-        "commands": list(found.commands),
-        "repair": found.repair_text or None,
-    }
 
 
 def _show_findings(output: Output, found: CheckedTree) -> None:

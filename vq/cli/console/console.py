@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from vq.cli.base.console import missing_package
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import maybe, record, shows, some
 from vq.cli.base.options import (
     Commands,
     Invocation,
@@ -93,7 +93,7 @@ _database = click.option(
     help="Show another cluster, too; may be given several times.",
 )
 @click.option("--die-with", type=int, hidden=True, help="End when the parent of this id ends.")
-@shows(record(console=TEXT))
+@shows(record(console=str))
 @https_options
 @command_options
 @click.pass_context
@@ -210,8 +210,8 @@ def account() -> None:
     """List, make, change and remove accounts of the console."""
 
 
-_ACCOUNT = record(name=TEXT, role=TEXT, state=TEXT, created_s=NUMBER)
-_CHANGED = record(done=TRUTH, name=TEXT)
+_ACCOUNT = record(name=str, role=str, state=str, created_s=float)
+_CHANGED = record(done=bool, name=str)
 
 
 def _work(invocation: Invocation, database: str | None, work: "Callable[[Connection], T]") -> T:
@@ -361,14 +361,14 @@ def token() -> None:
 
 
 _TOKEN = record(
-    account=TEXT,
-    name=TEXT,
-    role=TEXT,
-    state=TEXT,
-    made_by=TEXT,
-    created_s=NUMBER,
-    expires_s=NUMBER,
-    used_s=maybe(NUMBER),
+    account=str,
+    name=str,
+    role=str,
+    state=str,
+    made_by=str,
+    created_s=float,
+    expires_s=float,
+    used_s=maybe(float),
 )
 
 
@@ -412,7 +412,7 @@ def list_tokens(invocation: Invocation, account: str | None, database: str | Non
     help="It ends after so many days, 366 at most.",
 )
 @_database
-@shows(record(account=TEXT, name=TEXT, token=TEXT))
+@shows(record(account=str, name=str, token=str))
 @command_options
 def add_token(
     invocation: Invocation, account: str, name: str, role: str, days: int, database: str | None
@@ -478,7 +478,7 @@ def history() -> None:
     help="Only series whose names begin so, such as 'disk_used b1/'.  [all]",
 )
 @_database
-@shows(record(done=TRUTH, file=TEXT, samples=WHOLE))
+@shows(record(done=bool, file=str, samples=int))
 @command_options
 def export(invocation: Invocation, file: Path, series: str, database: str | None) -> None:
     """Write the measurements of a cluster as lines of JSON, one for each interval.

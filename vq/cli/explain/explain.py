@@ -2,13 +2,12 @@
 
 import os
 import re
-from dataclasses import asdict
 from typing import Any, Final
 
 import click
 
 from vq.cli.base.completion import broker_names, group_names, topic_names
-from vq.cli.base.json_schema import TEXT, TRUTH, WHOLE, Schema, having, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, having, shows, some
 from vq.cli.base.options import Commands, Invocation, Size, WholeNumber, command_options, no_effect
 from vq.cli.base.output import Output
 from vq.cli.messages.lines import KEY_TYPES, key_of
@@ -21,19 +20,16 @@ from vq.operations.explain.messages import explain_message
 from vq.operations.explain.partition import explain_partition
 from vq.operations.explain.sends import explain_key, explain_send
 
-_CAUSE: Final = record(cause=TEXT, text=TEXT, commands=some(TEXT))
-_VALUE: Final[Schema] = {"type": ["string", "number", "boolean", "null"]}
-_ANSWER: Final = record(
-    question=TEXT,
-    subject=TEXT,
-    cause=TEXT,
-    text=TEXT,
-    commands=some(TEXT),
-    certain=TRUTH,
-    also=some(_CAUSE),
-    not_ruled_out=some(TEXT),
-    unknown=some(TEXT),
-    facts=some(record(name=TEXT, value=_VALUE)),
+ANSWER: Final = Shape(
+    Explanation,
+    "question subject cause=found.cause text=found.text commands=found.commands certain=is_certain "
+    "also not_ruled_out=open unknown facts",
+)
+_TOPIC: Final = Shape(
+    TopicOnDisk,
+    "topic disk_bytes growth_bytes_per_day oldest_s retention_hours=settings.retention_hours "
+    "retention_bytes=settings.retention_bytes retention_policy=settings.retention_policy "
+    "deleted=is_deleted held_bytes held_by? unarchived_bytes overdue_bytes moved_bytes",
 )
 _PLACE: Final = re.compile(r"(?P<topic>[^/]+)[/-](?P<partition>[0-9]{1,10})")
 _OFFSET: Final = re.compile(r"(?P<partition>[0-9]{1,10})[:@](?P<offset>[0-9]{1,20})")
@@ -85,7 +81,7 @@ def explain() -> None:
 @explain.command()
 @click.argument("place", metavar="TOPIC/N", type=PartitionParam())
 @_group_option
-@shows(_ANSWER)
+@shows(ANSWER)
 @command_options
 def partition(invocation: Invocation, place: tuple[str, int], group: str) -> None:
     """Say why a consumer group does not consume a partition.
@@ -107,7 +103,7 @@ def partition(invocation: Invocation, place: tuple[str, int], group: str) -> Non
     show_default=True,
     help="What the key is: text, an integer, or bytes as hexadecimal digits.",
 )
-@shows(_ANSWER)
+@shows(ANSWER)
 @command_options
 def key(invocation: Invocation, topic: str, key: str, key_type: str) -> None:
     """Say to which partition a key goes, where that is, and what would change it.
@@ -122,7 +118,7 @@ def key(invocation: Invocation, topic: str, key: str, key_type: str) -> None:
 @click.argument("topic", shell_complete=topic_names)
 @click.argument("message", metavar="ID|PARTITION:OFFSET", type=MessageParam())
 @_group_option
-@shows(_ANSWER)
+@shows(ANSWER)
 @command_options
 def message(invocation: Invocation, topic: str, message: dict[str, int], group: str) -> None:
     """Say why a consumer group did not get a message.
@@ -136,28 +132,7 @@ def message(invocation: Invocation, topic: str, message: dict[str, int], group: 
 
 @explain.command()
 @click.argument("name", metavar="GROUP/NODE|GROUP", shell_complete=broker_names)
-@shows(
-    having(
-        _ANSWER,
-        topics=some(
-            record(
-                topic=TEXT,
-                disk_bytes=WHOLE,
-                growth_bytes_per_day=maybe(WHOLE),
-                oldest_s=maybe({"type": "number"}),
-                retention_hours=maybe(WHOLE),
-                retention_bytes=maybe(WHOLE),
-                retention_policy=maybe(TEXT),
-                deleted=TRUTH,
-                held_bytes=WHOLE,
-                held_by=maybe(TEXT),
-                unarchived_bytes=maybe(WHOLE),
-                overdue_bytes=maybe(WHOLE),
-                moved_bytes=maybe(WHOLE),
-            )
-        ),
-    )
-)
+@shows(having(ANSWER, topics=some(_TOPIC)))
 @command_options
 def disk(invocation: Invocation, name: str) -> None:
     """Say why the disk of a broker fills up, and what holds what.
@@ -166,9 +141,9 @@ def disk(invocation: Invocation, name: str) -> None:
     node with the fullest one.
     """
     found = invocation.call(explain_disk, name)
-    rows = [_topic_json(each) for each in found.topics]
+    rows = _TOPIC.all(found.topics)
     if invocation.output.as_json:
-        invocation.output.document({**answer_json(found.answer), "topics": rows})
+        invocation.output.document({**ANSWER(found.answer), "topics": rows})
         return
     _show(invocation.output, found.answer)
     invocation.output.title("")
@@ -204,7 +179,7 @@ def disk(invocation: Invocation, name: str) -> None:
     metavar="USER",
     help="Whose quota is looked at: a user, or anonymous.  [the user of the command]",
 )
-@shows(_ANSWER)
+@shows(ANSWER)
 @command_options
 def send(
     invocation: Invocation,
@@ -234,28 +209,11 @@ def send(
 
 
 # Showing ----------------------------------------------------------------------------------------
-def answer_json(found: Explanation) -> dict[str, Any]:
-    """Return an answer for a program."""
-    return {
-        "question": found.question,
-        "subject": found.subject,
-        "cause": found.found.cause,
-        "text": found.found.text,
-        "commands": list(found.found.commands),
-        "certain": found.is_certain,
-        "also": [
-            {"cause": each.cause, "text": each.text, "commands": list(each.commands)}
-            for each in found.also
-        ],
-        "not_ruled_out": list(found.open),
-        "unknown": list(found.unknown),
-        "facts": [asdict(each) for each in found.facts],
-    }
 
 
 def _show(output: Output, found: Explanation) -> None:
     if output.as_json:
-        output.document(answer_json(found))
+        output.document(ANSWER(found))
         return
     output.line(f"{found.subject}: {found.found.text}")
     for command in found.found.commands:
@@ -271,25 +229,6 @@ def _show(output: Output, found: Explanation) -> None:
     output.title("")
     told = {each.name: each.value for each in found.facts}
     output.record({"cause": found.found.cause, **told})
-
-
-def _topic_json(topic: TopicOnDisk) -> dict[str, Any]:
-    settings = topic.settings
-    return {
-        "topic": topic.topic,
-        "disk_bytes": topic.disk_bytes,
-        "growth_bytes_per_day": topic.growth_bytes_per_day,
-        "oldest_s": None if topic.oldest_ms is None else topic.oldest_ms / 1000,
-        "retention_hours": None if settings is None else settings.retention_hours,
-        "retention_bytes": None if settings is None else settings.retention_bytes,
-        "retention_policy": None if settings is None else str(settings.retention_policy),
-        "deleted": topic.is_deleted,
-        "held_bytes": topic.held_bytes,
-        "held_by": topic.held_by or None,
-        "unarchived_bytes": topic.unarchived_bytes,
-        "overdue_bytes": topic.overdue_bytes,
-        "moved_bytes": topic.moved_bytes,
-    }
 
 
 def _kept_text(topic: TopicOnDisk) -> str | None:

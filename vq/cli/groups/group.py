@@ -2,21 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
 from vq.cli.base.completion import group_names, topic_names
 from vq.cli.base.errors import check_readable
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, having, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, command_options, yes_option
-from vq.cli.base.text import in_seconds, utc
+from vq.cli.base.text import utc
 from vq.cli.groups.group_balance import history, plan
 from vq.cli.groups.group_failed import failed
 from vq.cli.groups.group_making import clone, create, export, import_
 from vq.cli.groups.group_reset import reset
-from vq.cli.groups.group_shared import SHARED_PROGRESS, shared
-from vq.cli.groups.group_terms import TERMS, alter, roll, terms_json, terms_text
+from vq.cli.groups.group_shared import shared
+from vq.cli.groups.group_terms import TERMS, alter, roll, terms_text, topics_read
 from vq.client.cluster import ClusterClient
 from vq.coordination.tree.values.group_terms import BAD_RECORD, GroupModel
 from vq.errors import CorruptData, PartitionQuarantined, VqError
@@ -40,39 +40,33 @@ from vq.operations.groups.groups import (
 )
 from vq.operations.groups.lag_rules import LagThresholds
 
-_PROGRESS: Final = record(
-    topic=TEXT,
-    partition=WHOLE,
-    owner=maybe(TEXT),
-    committed=maybe(WHOLE),
-    start=maybe(WHOLE),
-    end=maybe(WHOLE),
-    lag_bytes=maybe(WHOLE),
-    lag_messages=maybe(WHOLE),
-    lag_s=maybe(NUMBER),
-    number=maybe(WHOLE),
-    end_number=maybe(WHOLE),
-    committed_s=maybe(NUMBER),
-    committed_by=maybe(TEXT),
-    committed_epoch=maybe(WHOLE),
-    committed_topic_id=maybe(TEXT),
-    committed_is_copy=TRUTH,
-    stopped=maybe(TEXT),
-    stopped_at=maybe(WHOLE),
-    stopped_since_s=maybe(NUMBER),
-    held=WHOLE,
-    message_id=maybe(WHOLE),
-    attempts=maybe(WHOLE),
-    next_try_s=maybe(NUMBER),
-    needs_reset=TRUTH,
-    other_topic=TRUTH,
-    subscribed=TRUTH,
-    readable=TRUTH,
-    filter=maybe(TEXT),
-    shared=maybe(SHARED_PROGRESS),
-    beyond_end=TRUTH,
-    verdict=TEXT,
-    cause=maybe(TEXT),
+_PROGRESS: Final = Shape(GroupProgress, "* beyond_end")
+_MEMBER: Final = Shape(GroupMember)
+_FORGETTING: Final = Shape(TopicForgetting)
+_DELETION: Final = Shape(GroupDeletion)
+_LAG: Final = Shape(GroupDescription, "lag_bytes lag_messages lag_s")
+
+
+class _PatternRead(NamedTuple):
+    pattern: str
+    filter: str | None
+    topics: list[str]
+
+
+def _patterns(found: GroupDescription) -> list[_PatternRead]:
+    return [
+        _PatternRead(each, wanted or None, found.matched_by(each))
+        for each, wanted in found.patterns.items()
+    ]
+
+
+_TERMS: Final = " ".join(f"{name}=terms.{each.attribute}" for name, each in TERMS.fields.items())
+_GROUP: Final = Shape(
+    GroupDescription,
+    f"group {_TERMS} start topics patterns= deleted_topics unsubscribed by_stream retry_topic "
+    "lag_is_upper_bound lag_bytes lag_messages lag_s",
+    topics=topics_read,
+    patterns=_patterns,
 )
 
 _COLUMNS = (
@@ -106,20 +100,12 @@ for command in (reset, plan, history, shared, alter, roll, create, clone, export
 )
 @shows(
     some(
-        record(
-            group=TEXT,
-            topics=some(TEXT),
-            members=WHOLE,
-            model=TEXT,
-            start=TEXT,
-            unsubscribed=some(TEXT),
-            by_stream=TRUTH,
-            lag_bytes=maybe(WHOLE),
-            lag_messages=maybe(WHOLE),
-            lag_s=maybe(NUMBER),
-            verdict=maybe(TEXT),
-            cause=maybe(TEXT),
-            lag_is_upper_bound=maybe(TRUTH),
+        having(
+            Shape(GroupSummary),
+            **_LAG.fields,
+            verdict=maybe(str),
+            cause=maybe(str),
+            lag_is_upper_bound=maybe(bool),
         )
     )
 )
@@ -180,16 +166,7 @@ def _show_list(
     with_lag: bool,
 ) -> None:
     if invocation.output.as_json:
-        rows = [
-            {
-                **asdict(each),
-                "topics": list(each.topics),
-                "unsubscribed": list(each.unsubscribed),
-                **lags[each.group],
-            }
-            for each in found
-        ]
-        invocation.output.document(rows)
+        invocation.output.document([{**asdict(each), **lags[each.group]} for each in found])
         return
     rows = [
         {
@@ -235,7 +212,7 @@ def topics_text(found: GroupSummary) -> str:
     help="The topic that the group is to forget.",
 )
 @yes_option
-@shows(record(done=TRUTH, group=TEXT, topic=TEXT, partitions=WHOLE, members=some(TEXT)))
+@shows(record(done=bool, **_FORGETTING.fields))
 @command_options
 def forget(invocation: Invocation, name: str, topic: str, yes: bool) -> None:
     """Have a consumer group forget a topic that none of its members subscribes to any more.
@@ -254,7 +231,7 @@ def forget(invocation: Invocation, name: str, topic: str, yes: bool) -> None:
     planned = invocation.call(work)
     output = invocation.output
     if output.as_json:
-        output.document({"done": yes, **asdict(planned), "members": list(planned.members)})
+        output.document({"done": yes, **_FORGETTING(planned)})
     else:
         output.remark(
             f"plan: group {name} forgets topic {topic}, with its progress in {planned.partitions} "
@@ -272,16 +249,7 @@ def forget(invocation: Invocation, name: str, topic: str, yes: bool) -> None:
 @group.command()
 @click.argument("name", shell_complete=group_names)
 @yes_option
-@shows(
-    record(
-        done=TRUTH,
-        group=TEXT,
-        topics=some(TEXT),
-        partitions=WHOLE,
-        members=some(TEXT),
-        unreadable=maybe(TEXT),
-    )
-)
+@shows(record(done=bool, **_DELETION.fields))
 @command_options
 def delete(invocation: Invocation, name: str, yes: bool) -> None:
     """Delete a consumer group: where it is in each partition is forgotten.
@@ -299,8 +267,7 @@ def delete(invocation: Invocation, name: str, yes: bool) -> None:
     planned = invocation.call(work)
     output = invocation.output
     if output.as_json:
-        lists = {"topics": list(planned.topics), "members": list(planned.members)}
-        output.document({"done": yes, **asdict(planned), **lists})
+        output.document({"done": yes, **_DELETION(planned)})
     else:
         if planned.unreadable:
             output.remark(f"group {name} cannot be read: {planned.unreadable}")
@@ -321,31 +288,10 @@ def delete(invocation: Invocation, name: str, yes: bool) -> None:
 @click.argument("name", shell_complete=group_names)
 @click.option("--no-count", is_flag=True, help="Leave out the lag in messages: faster.")
 @shows(
-    record(
-        group=TEXT,
-        **TERMS,
-        start=TEXT,
-        topics=some(record(topic=TEXT, filter=maybe(TEXT))),
-        patterns=some(record(pattern=TEXT, filter=maybe(TEXT), topics=some(TEXT))),
-        deleted_topics=some(TEXT),
-        unsubscribed=some(TEXT),
-        by_stream=TRUTH,
-        retry_topic=maybe(TEXT),
-        lag_is_upper_bound=TRUTH,
-        lag_bytes=maybe(WHOLE),
-        lag_messages=maybe(WHOLE),
-        lag_s=maybe(NUMBER),
-        members=some(
-            record(
-                member=TEXT,
-                host=TEXT,
-                pid=WHOLE,
-                partitions=WHOLE,
-                topics=some(TEXT),
-                since_s=NUMBER,
-            )
-        ),
-        partitions=some(_PROGRESS),
+    having(
+        _GROUP,
+        members=some(_MEMBER),
+        partitions=some(having(_PROGRESS, verdict=str, cause=maybe(str))),
     )
 )
 @command_options
@@ -364,17 +310,17 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
         return found, cluster.clock.wall_ms() / 1000
 
     found, now_s = invocation.call(work)
-    members = [_member_json(each) for each in found.members]
+    members = _MEMBER.all(found.members)
     output = invocation.output
     if output.as_json:
         rows = [
             {
-                **_progress_json(each),
+                **_PROGRESS(each),
                 **found.verdict_on(each, LagThresholds(), now_s=now_s)._asdict(),
             }
             for each in found.partitions
         ]
-        output.document({**_summary_json(found), "members": members, "partitions": rows})
+        output.document({**_GROUP(found), "members": members, "partitions": rows})
         return
     rows = [_row(each) for each in found.partitions]
     output.record(_summary(found))
@@ -478,33 +424,15 @@ def _is_damage(stopped: str) -> bool:
 
 def _row(progress: GroupProgress) -> dict[str, Any]:
     return {
-        "topic": progress.topic,
-        "partition": progress.partition,
+        **_PROGRESS(progress),
         "owner": "-" if progress.owner is None else progress.owner,
         "committed": "-" if progress.committed is None else progress.committed,
-        "end": progress.end,
-        "lag_bytes": progress.lag_bytes,
-        "lag_messages": progress.lag_messages,
-        "lag_s": progress.lag_s,
     }
-
-
-def _progress_json(progress: GroupProgress) -> dict[str, Any]:
-    fields = asdict(progress)
-    for name in ("committed_ms", "stopped_since_ms", "next_try_ms"):
-        fields[name.removesuffix("ms") + "s"] = in_seconds(fields.pop(name))
-    return {**fields, "beyond_end": progress.beyond_end}
-
-
-def _member_json(member: GroupMember) -> dict[str, Any]:
-    fields = asdict(member)
-    since = in_seconds(fields.pop("since_ms"))
-    return {**fields, "topics": list(member.topics), "since_s": since}
 
 
 def _summary(found: GroupDescription) -> dict[str, Any]:
     """Return the fields of a group for people."""
-    fields = _summary_json(found)
+    fields = _GROUP(found)
     for name in ("by_stream", "retry_topic", "lag_is_upper_bound"):  # remarks say so
         del fields[name]
     for name in ("failure", "roll_until_s", "rolls_to", "offset_store"):
@@ -516,26 +444,3 @@ def _summary(found: GroupDescription) -> dict[str, Any]:
     del fields["patterns"]
     own = {"topics": topics, **({"patterns": patterns} if patterns else {})}
     return {**fields, **terms_text(found.terms), **own}
-
-
-def _summary_json(found: GroupDescription) -> dict[str, Any]:
-    return {
-        "group": found.group,
-        **terms_json(found.terms),
-        "start": found.start,
-        "topics": [
-            {"topic": topic, "filter": wanted or None} for topic, wanted in found.topics.items()
-        ],
-        "patterns": [
-            {"pattern": each, "filter": wanted or None, "topics": found.matched_by(each)}
-            for each, wanted in found.patterns.items()
-        ],
-        "deleted_topics": list(found.deleted_topics),
-        "unsubscribed": list(found.unsubscribed),
-        "by_stream": found.by_stream,
-        "retry_topic": found.retry_topic,
-        "lag_is_upper_bound": found.lag_is_upper_bound,
-        "lag_bytes": found.lag_bytes,
-        "lag_messages": found.lag_messages,
-        "lag_s": found.lag_s,
-    }

@@ -1,14 +1,14 @@
 """``vq group plan`` and ``vq group history``: who would get which partitions, and who had them."""
 
 from dataclasses import asdict
+from typing import Final
 
 import click
 
 from vq.cli.base.completion import group_names, topic_names
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, shows, some
 from vq.cli.base.options import Invocation, WholeNumber, command_options
-from vq.cli.base.text import in_seconds, utc
-from vq.client.cluster import ClusterClient
+from vq.cli.base.text import utc
 from vq.coordination.groups.rebalance import STRATEGIES
 from vq.operations.groups.balance import (
     MEMBERS_MAX,
@@ -28,16 +28,7 @@ from vq.operations.groups.balance import (
     metavar="N",
     help="With so many members; new ones are called new-1 and so on.",
 )
-@shows(
-    record(
-        group=TEXT,
-        strategy=TEXT,
-        group_strategy=TEXT,
-        partitions=WHOLE,
-        members=some(record(member=TEXT, now=WHOLE, then=WHOLE, is_there=TRUTH, stays=TRUTH)),
-        moves=some(record(topic=TEXT, partition=WHOLE, before=maybe(TEXT), after=maybe(TEXT))),
-    )
-)
+@shows(Shape(BalancePlan, "group strategy group_strategy partitions members moves"))
 @command_options
 def plan(invocation: Invocation, name: str, strategy: str | None, members: int | None) -> None:
     """Show who would get which partitions of a group; nothing is changed.
@@ -45,16 +36,12 @@ def plan(invocation: Invocation, name: str, strategy: str | None, members: int |
     Under another strategy, with another number of members, or as the group is now. Without members
     that come or go, the partitions that move are those that a change of the strategy would move.
     """
-
-    async def work(cluster: ClusterClient) -> BalancePlan:
-        return await plan_balance(cluster, name, strategy=strategy, members=members)
-
-    planned = invocation.call(work)
+    planned = invocation.call(plan_balance, name, strategy=strategy, members=members)
     shares = [asdict(each) for each in planned.members]
     moves = [asdict(each) for each in planned.moves]
     output = invocation.output
     if output.as_json:
-        output.document({**asdict(planned), "members": shares, "moves": moves})
+        output.document(asdict(planned))
         return
     output.table(shares, columns=("member", "now", "then"))
     output.title("")
@@ -68,25 +55,16 @@ def plan(invocation: Invocation, name: str, strategy: str | None, members: int |
     )
 
 
+_CHANGE: Final = Shape(OwnerChange)
+
+
 @click.command()
 @click.argument("name", shell_complete=group_names)
 @click.option("--topic", metavar="TOPIC", shell_complete=topic_names, help="Only of this one.")
 @click.option(
     "--partition", type=WholeNumber(min=0), metavar="N", help="Only of this one; needs --topic."
 )
-@shows(
-    some(
-        record(
-            topic=TEXT,
-            partition=WHOLE,
-            member=TEXT,
-            before=maybe(TEXT),
-            reason=TEXT,
-            time_s=NUMBER,
-            generation=WHOLE,
-        )
-    )
-)
+@shows(some(_CHANGE))
 @command_options
 def history(invocation: Invocation, name: str, topic: str | None, partition: int | None) -> None:
     """Show who had which partition of a group when, and why it changed; the oldest first.
@@ -97,16 +75,10 @@ def history(invocation: Invocation, name: str, topic: str | None, partition: int
     """
     if partition is not None and topic is None:
         raise click.UsageError("--partition needs --topic")
-
-    async def work(cluster: ClusterClient) -> list[OwnerChange]:
-        return await group_history(cluster, name, topic=topic, partition=partition)
-
-    found, output = invocation.call(work), invocation.output
+    found = invocation.call(group_history, name, topic=topic, partition=partition)
+    output = invocation.output
     if output.as_json:
-        documents = [{**asdict(each), "time_s": in_seconds(each.time_ms)} for each in found]
-        for each in documents:
-            del each["time_ms"]
-        output.document(documents)
+        output.document(_CHANGE.all(found))
         return
     output.table(
         [

@@ -1,32 +1,19 @@
 """``vq group failed``: what members on this machine have skipped: listed, run again, forgotten."""
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import click
 
 from vq.cli.base import text
 from vq.cli.base.completion import group_names
-from vq.cli.base.json_schema import (
-    NUMBER,
-    TEXT,
-    TRUTH,
-    WHOLE,
-    mapping,
-    maybe,
-    optional,
-    record,
-    shows,
-    some,
-)
+from vq.cli.base.json_schema import Shape, message_schema, record, shows, some
 from vq.cli.base.options import (
     Commands,
     Invocation,
-    WholeNumber,
     command_options,
+    ids_option,
     yes_option,
 )
-from vq.client.cluster import ClusterClient
 from vq.client.failed_file import FailedMessage
 from vq.clock import SystemClock
 from vq.operations.groups.failed import (
@@ -61,48 +48,23 @@ def failed() -> None:
     """
 
 
-def _ids(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--id",
-        "ids",
-        type=WholeNumber(min=0),
-        multiple=True,
-        metavar="ID",
-        help="Only messages with this id; repeatable.",
-    )(function)
-
-
 # list -----------------------------------------------------------------------------------------
+def _state(found: FailedMessage) -> str:
+    return "sending" if found.is_sending else "open"
+
+
+_FAILED: Final = Shape(
+    FailedMessage,
+    "member state= attempts=failure.attempts first_failed_s=failure.first_ms skipped_s=time_ms "
+    "reason=failure.reason",
+    state=_state,
+)
+
+
 @failed.command(name="list")
 @_NAME
-@_ids
-@shows(
-    some(
-        optional(
-            record(
-                group=TEXT,
-                member=TEXT,
-                state=TEXT,
-                attempts=WHOLE,
-                first_failed_s=NUMBER,
-                skipped_s=NUMBER,
-                reason=TEXT,
-                topic=TEXT,
-                partition=WHOLE,
-                offset=WHOLE,
-                id=TEXT,
-                sent_s=NUMBER,
-                tag=maybe(TEXT),
-                key_type=maybe(TEXT),
-                headers=mapping(TEXT),
-            ),
-            key={"type": ["string", "integer", "null"]},
-            key_hex=TEXT,
-            content=TEXT,
-            content_base64=TEXT,
-        )
-    )
-)
+@ids_option
+@shows(some(message_schema("next_offset", group=str, **_FAILED.fields)))
 @command_options
 def list_(invocation: Invocation, name: str, ids: tuple[int, ...]) -> None:
     """List what members of a group on this machine have skipped and nobody has run again since.
@@ -125,10 +87,6 @@ def list_(invocation: Invocation, name: str, ids: tuple[int, ...]) -> None:
         )
 
 
-def _state(found: FailedMessage) -> str:
-    return "sending" if found.is_sending else "open"
-
-
 def _as_row(found: FailedMessage) -> dict[str, Any]:
     message, key = found.message, found.message.key
     return {
@@ -148,22 +106,13 @@ def _as_row(found: FailedMessage) -> dict[str, Any]:
 def _as_json(name: str, found: FailedMessage) -> dict[str, Any]:
     fields = text.as_fields(found.message)
     del fields["next_offset"]
-    return {
-        "group": name,
-        "member": found.member,
-        "state": _state(found),
-        "attempts": found.failure.attempts,
-        "first_failed_s": text.in_seconds(found.failure.first_ms),
-        "skipped_s": text.in_seconds(found.time_ms),
-        "reason": found.failure.reason,
-        **fields,
-    }
+    return {"group": name, **_FAILED(found), **fields}
 
 
 # run, forget ----------------------------------------------------------------------------------
 @failed.command()
 @_NAME
-@_ids
+@ids_option
 @click.option(
     "--to",
     type=click.Choice([str(each) for each in RunTo]),
@@ -174,13 +123,13 @@ def _as_json(name: str, found: FailedMessage) -> dict[str, Any]:
 @yes_option
 @shows(
     record(
-        done=TRUTH,
-        group=TEXT,
-        open=WHOLE,
-        sending=WHOLE,
-        sent=WHOLE,
-        finished=WHOLE,
-        homeless=WHOLE,
+        done=bool,
+        group=str,
+        open=int,
+        sending=int,
+        sent=int,
+        finished=int,
+        homeless=int,
     )
 )
 @command_options
@@ -196,49 +145,35 @@ def run(invocation: Invocation, name: str, ids: tuple[int, ...], to: str, yes: b
     sending = sum(each.is_sending for each in found)
     done = FailedRun(0, 0, 0)
     if yes:
-
-        async def work(cluster: ClusterClient) -> FailedRun:
-            return await run_failed(cluster, name, to=RunTo(to), ids=ids)
-
-        done = invocation.call(work)
-    output = invocation.output
-    if output.as_json:
-        output.document(
-            {
-                "done": yes,
-                "group": name,
-                "open": len(found) - sending,
-                "sending": sending,
-                "sent": done.sent,
-                "finished": done.finished,
-                "homeless": done.homeless,
-            }
+        done = invocation.call(run_failed, name, to=RunTo(to), ids=ids)
+    where = "its members" if to == RunTo.GROUP else "where they come from"
+    invocation.show_act(
+        {
+            "group": name,
+            "open": len(found) - sending,
+            "sending": sending,
+            "sent": done.sent,
+            "finished": done.finished,
+            "homeless": done.homeless,
+        },
+        yes=yes,
+        did=f"sent {done.sent} message(s) of group {name} again, and finished {done.finished} "
+        "that were begun before",
+        plan=f"send {len(found) - sending} message(s) of group {name} to {where}, and finish "
+        f"{sending} begun before",
+    )
+    if done.homeless and not invocation.output.as_json:
+        invocation.output.remark(
+            f"left {done.homeless}: their topic or partition is not there, takes no messages, "
+            "or none so large"
         )
-    elif yes:
-        output.remark(
-            f"sent {done.sent} message(s) of group {name} again, and finished {done.finished} "
-            "that were begun before"
-        )
-        if done.homeless:
-            output.remark(
-                f"left {done.homeless}: their topic or partition is not there, takes no messages, "
-                "or none so large"
-            )
-    else:
-        where = "its members" if to == RunTo.GROUP else "where they come from"
-        output.remark(
-            f"plan: send {len(found) - sending} message(s) of group {name} to {where}, and finish "
-            f"{sending} begun before"
-        )
-    if not yes:
-        invocation.only_planned()
 
 
 @failed.command()
 @_NAME
-@_ids
+@ids_option
 @yes_option
-@shows(record(done=TRUTH, group=TEXT, messages=WHOLE))
+@shows(record(done=bool, group=str, messages=int))
 @command_options
 def forget(invocation: Invocation, name: str, ids: tuple[int, ...], yes: bool) -> None:
     """Forget messages that members on this machine have skipped: nothing runs them again.
@@ -251,13 +186,9 @@ def forget(invocation: Invocation, name: str, ids: tuple[int, ...], yes: bool) -
         messages = forget_failed(cluster, name, ids, SystemClock().wall_ms())
     else:
         messages = len(list_failed(cluster, name, ids)[0])
-    if invocation.output.as_json:
-        invocation.output.document({"done": yes, "group": name, "messages": messages})
-    elif yes:
-        invocation.output.remark(f"forgot {messages} message(s) of group {name}")
-    else:
-        invocation.output.remark(
-            f"plan: forget {messages} message(s) of group {name}; this cannot be undone"
-        )
-    if not yes:
-        invocation.only_planned()
+    invocation.show_act(
+        {"group": name, "messages": messages},
+        yes=yes,
+        did=f"forgot {messages} message(s) of group {name}",
+        plan=f"forget {messages} message(s) of group {name}; this cannot be undone",
+    )

@@ -9,19 +9,18 @@ from typing import Any, Final
 import click
 
 from vq.cli.base.completion import group_names
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, record, shows
 from vq.cli.base.moments import Moment
 from vq.cli.base.options import Invocation, WholeNumber, command_options, yes_option
-from vq.cli.base.text import in_seconds
-from vq.cli.groups.group_reset import COLUMNS, RESET, reset_row, target_of
+from vq.cli.groups.group_reset import COLUMNS, RESET, target_of
 from vq.cli.groups.group_terms import (
     TERMS,
     TopicFilter,
     failure_options,
     model_option,
     offset_store_option,
-    terms_json,
     terms_options,
+    topics_read,
 )
 from vq.client.cluster import ClusterClient
 from vq.coordination.tree.values.consumers import ConsumerGroup
@@ -41,14 +40,19 @@ from vq.operations.groups.terms import GroupTerms, given_terms, terms_of
 
 #: The version of the document that `vq group export` writes; before it, there were no terms.
 _EXPORT_VERSION: Final = 2
-#: The terms in it: all but a roll, which is of the group's present members.
-_EXPORTED: Final = tuple(name for name in TERMS if name not in {"roll_until_s", "rolls_to"})
-_MADE: Final = record(
-    done=TRUTH,
-    group=TEXT,
-    is_new=TRUTH,
-    topics=some(record(topic=TEXT, filter=maybe(TEXT))),
-    partitions=some(RESET),
+_PLANNED: Final = Shape(
+    PlannedGroup,
+    "group is_new topics partitions=offsets",
+    topics=topics_read,
+    partitions=RESET,
+)
+_MADE: Final = record(done=bool, **_PLANNED.fields)
+#: The terms of an export: all but a roll, which is of the group's present members.
+_TERMS: Final = tuple(name for name in TERMS.fields if not name.startswith("roll"))
+_EXPORT: Final = Shape(
+    GroupExport,
+    f"group time_s start topics {' '.join(f'{each}=terms.{each}' for each in _TERMS)} offsets",
+    topics=topics_read,
 )
 
 
@@ -142,27 +146,7 @@ def clone(invocation: Invocation, source: str, name: str, yes: bool) -> None:
 
 @click.command()
 @click.argument("name", shell_complete=group_names)
-@shows(
-    record(
-        v=WHOLE,
-        group=TEXT,
-        time_s=NUMBER,
-        start=TEXT,
-        topics=some(record(topic=TEXT, filter=maybe(TEXT))),
-        **{name: TERMS[name] for name in _EXPORTED},
-        offsets=some(
-            record(
-                topic=TEXT,
-                partition=WHOLE,
-                offset=WHOLE,
-                topic_id=maybe(TEXT),
-                message_id=maybe(WHOLE),
-                epoch=maybe(WHOLE),
-                ahead=some(some(WHOLE)),
-            )
-        ),
-    )
-)
+@shows(record(v=int, **_EXPORT.fields))
 @command_options
 def export(invocation: Invocation, name: str) -> None:
     """Print a group and where it is, as a JSON document that `vq group import` reads.
@@ -171,33 +155,8 @@ def export(invocation: Invocation, name: str) -> None:
     have handled and not yet committed is not in it. If another store than ZooKeeper has the
     offsets, they are the members' copies of them.
     """
-
-    async def work(cluster: ClusterClient) -> GroupExport:
-        return await export_group(cluster, name)
-
-    found = invocation.call(work)
-    invocation.output.document(
-        {
-            "v": _EXPORT_VERSION,
-            "group": found.group,
-            "time_s": in_seconds(found.time_ms),
-            "start": found.start,
-            "topics": _topics(found.topics),
-            **{name: value for name, value in terms_json(found.terms).items() if name in _EXPORTED},
-            "offsets": [
-                {
-                    "topic": each.topic,
-                    "partition": each.partition,
-                    "offset": each.offset,
-                    "topic_id": each.topic_id,
-                    "message_id": each.message_id,
-                    "epoch": each.epoch,
-                    "ahead": [list(one) for one in each.ahead],
-                }
-                for each in found.offsets
-            ],
-        }
-    )
+    found = invocation.call(export_group, name)
+    invocation.output.document({"v": _EXPORT_VERSION, **_EXPORT(found)})
 
 
 @click.command(name="import")
@@ -259,7 +218,7 @@ def _terms(document: Mapping[str, Any]) -> GroupTerms:
     if document["v"] == 1:
         store = document.get("offset_store", ZOOKEEPER)
         return replace(terms_of(ConsumerGroup()), offset_store=store)
-    terms = {name: document[name] for name in _EXPORTED}
+    terms = {name: document[name] for name in _TERMS}
     return GroupTerms(**{**terms, "failure": FailurePolicy.from_json(terms["failure"])})
 
 
@@ -271,26 +230,13 @@ def _make(invocation: Invocation, plan: Any, *, yes: bool, fence: bool = False) 
         return planned
 
     planned, output = invocation.call(work), invocation.output
-    rows = [reset_row(each) for each in planned.offsets]
     if output.as_json:
-        output.document(
-            {
-                "done": yes,
-                "group": planned.group,
-                "is_new": planned.is_new,
-                "topics": _topics(planned.topics),
-                "partitions": rows,
-            }
-        )
+        output.document({"done": yes, **_PLANNED(planned)})
     else:
         what = "make" if planned.is_new else "set the offsets of"
         output.remark(f"plan: {what} group {planned.group}, topics {', '.join(planned.topics)}")
-        output.table(rows, columns=COLUMNS)
+        output.table(RESET.all(planned.offsets), columns=COLUMNS)
     if not yes:
         invocation.only_planned()
     elif not output.as_json:
         output.remark(f"done: group {planned.group} begins there")
-
-
-def _topics(topics: Mapping[str, str]) -> list[dict[str, str | None]]:
-    return [{"topic": topic, "filter": wanted or None} for topic, wanted in topics.items()]

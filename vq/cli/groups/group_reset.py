@@ -6,19 +6,24 @@ from typing import Any, Final
 import click
 
 from vq.cli.base.completion import group_names, topic_names
-from vq.cli.base.json_schema import TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, record, shows, some
 from vq.cli.base.moments import Moment
-from vq.cli.base.options import Invocation, WholeNumber, command_options, yes_option
+from vq.cli.base.options import (
+    Invocation,
+    WholeNumber,
+    command_options,
+    partitions_option,
+    yes_option,
+)
 from vq.client.cluster import ClusterClient
 from vq.operations.groups import resets
 from vq.operations.groups.resets import Goal, Reset, Target
 from vq.operations.messages.stored import COUNT_MAX
 
-RESET: Final = record(
-    **{"topic": TEXT, "partition": WHOLE, "from": maybe(WHOLE), "to": WHOLE},
-    skips=maybe(WHOLE),
-    repeats=maybe(WHOLE),
-    was_stopped=maybe(TEXT),
+RESET: Final = Shape(
+    Reset,
+    "topic=partition.topic partition=partition.partition from=before.offset to=after.offset "
+    "skips repeats was_stopped=before.stopped?",
 )
 
 COLUMNS = ("topic", "partition", "from", "to", "skips", "repeats")
@@ -34,14 +39,7 @@ COLUMNS = ("topic", "partition", "from", "to", "skips", "repeats")
     shell_complete=topic_names,
     help="Only this one; repeatable.",
 )
-@click.option(
-    "--partition",
-    "partitions",
-    type=WholeNumber(min=0),
-    multiple=True,
-    metavar="N",
-    help="Only this one; may repeat.",
-)
+@partitions_option("Only this one; may repeat.")
 @click.option("--stopped", is_flag=True, help="Only where the group was stopped.")
 @click.option("--to-earliest", is_flag=True, help="To the oldest message kept.")
 @click.option("--to-latest", is_flag=True, help="To the end; what is there now is skipped.")
@@ -68,7 +66,7 @@ COLUMNS = ("topic", "partition", "from", "to", "skips", "repeats")
 )
 @click.option("--fence", is_flag=True, help="Also while members are alive; see above.")
 @yes_option
-@shows(record(done=TRUTH, group=TEXT, partitions=some(RESET)))
+@shows(record(done=bool, group=str, partitions=some(RESET)))
 @command_options
 def reset(
     invocation: Invocation,
@@ -104,7 +102,7 @@ def reset(
         return planned, [] if fence else await resets.live_members(cluster, name)
 
     (planned, members), output = invocation.call(work), invocation.output
-    rows = [reset_row(each) for each in planned]
+    rows = [RESET(each) for each in planned]
     if output.as_json:
         output.document({"done": yes, "group": name, "partitions": rows})
     else:
@@ -165,15 +163,3 @@ def _sentence(group: str, planned: Reset) -> str:
         + (f", {' and '.join(effects)}" if effects else "")
         + (f"; it was stopped: {stopped}" if stopped else "")
     )
-
-
-def reset_row(done: Reset) -> dict[str, Any]:
-    return {
-        "topic": done.partition.topic,
-        "partition": done.partition.partition,
-        "from": None if done.before is None else done.before.offset,
-        "to": done.after.offset,
-        "skips": done.skips,
-        "repeats": done.repeats,
-        "was_stopped": (done.before.stopped if done.before is not None else "") or None,
-    }

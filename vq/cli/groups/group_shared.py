@@ -1,40 +1,18 @@
 """``vq group shared``: what is open of a shared group."""
 
 from dataclasses import asdict
-from typing import Final
 
 import click
 
 from vq.cli.base.completion import group_names
-from vq.cli.base.json_schema import TEXT, WHOLE, record, shows, some
+from vq.cli.base.json_schema import Shape, shows
 from vq.cli.base.options import Invocation, command_options
-from vq.client.cluster import ClusterClient
 from vq.operations.groups.shared import SharedGroupDescription, describe_shared_group
-
-#: What is open of one partition.
-SHARED_PROGRESS: Final = record(
-    topic=TEXT,
-    partition=WHOLE,
-    low=WHOLE,
-    cursor=WHOLE,
-    open=WHOLE,
-    held=WHOLE,
-    waiting=WHOLE,
-    deliveries_max=WHOLE,
-    redelivered=WHOLE,
-)
 
 
 @click.command()
 @click.argument("name", shell_complete=group_names)
-@shows(
-    record(
-        group=TEXT,
-        journal=WHOLE,
-        receiving=WHOLE,
-        partitions=some(SHARED_PROGRESS),
-    )
-)
+@shows(Shape(SharedGroupDescription))
 @command_options
 def shared(invocation: Invocation, name: str) -> None:
     """Show which messages of a shared group are not done.
@@ -44,27 +22,13 @@ def shared(invocation: Invocation, name: str) -> None:
     they have failed; redelivered were delivered more than once. deliveries_max is how often one of
     these was delivered at most.
     """
-
-    async def work(cluster: ClusterClient) -> SharedGroupDescription:
-        return await describe_shared_group(cluster, name)
-
-    found, output = invocation.call(work), invocation.output
+    found, output = invocation.call(describe_shared_group, name), invocation.output
     if output.as_json:
-        output.document({**asdict(found), "partitions": [asdict(e) for e in found.partitions]})
+        output.document(asdict(found))
         return
-    rows = [asdict(each) for each in found.partitions]
-    output.table(
-        rows,
-        columns=(
-            "topic",
-            "partition",
-            "low",
-            "cursor",
-            "open",
-            "held",
-            "waiting",
-            "redelivered",
-            "deliveries_max",
-        ),
+    columns = (
+        *("topic", "partition", "low", "cursor", "open"),
+        *("held", "waiting", "redelivered", "deliveries_max"),
     )
+    output.table([asdict(each) for each in found.partitions], columns=columns)
     output.remark(f"{found.receiving} member(s) wait for messages")

@@ -1,14 +1,14 @@
 """``vq group alter`` and ``vq group roll``: what the members of a group have in common."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import click
 
 from vq.cli.base.completion import group_names
-from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, mapping, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, record, shows
 from vq.cli.base.options import Invocation, Seconds, WholeNumber, command_options
-from vq.cli.base.text import in_seconds, utc
+from vq.cli.base.text import utc
 from vq.client.cluster import ClusterClient
 from vq.coordination.tree.values.group_terms import (
     ANY_STORE,
@@ -24,24 +24,19 @@ from vq.coordination.tree.values.group_terms import (
 )
 from vq.operations.groups.terms import ROLL_S_MAX, GroupTerms, alter_group, end_roll, roll_group
 
-#: What `failure` of a group is in JSON, and its other terms.
-FAILURE: Final = record(
-    on_failure=TEXT,
-    max_attempts=WHOLE,
-    retry_backoff_s=some(NUMBER),
-    retry_topic_s=some(NUMBER),
-    on_bad_record=TEXT,
-)
-TERMS: Final = {
-    "model": TEXT,
-    "mode": TEXT,
-    "order": TEXT,
-    "strategy": TEXT,
-    "failure": FAILURE,
-    "offset_store": TEXT,
-    "roll_until_s": maybe(NUMBER),
-    "rolls_to": mapping(TEXT),
-}
+TERMS: Final = Shape(GroupTerms)
+
+
+class TopicRead(NamedTuple):
+    """A topic that a group reads; ``filter`` None: all of it."""
+
+    topic: str
+    filter: str | None
+
+
+def topics_read(topics: Mapping[str, str]) -> list[TopicRead]:
+    """Return topics by name of a mapping of them to their filters."""
+    return [TopicRead(topic, wanted or None) for topic, wanted in topics.items()]
 
 
 class Pauses(click.ParamType[tuple[float, ...]]):
@@ -168,7 +163,7 @@ _filter_option = click.option(
     help="A pattern of topic names that it reads no longer; may repeat.",
 )
 @failure_options
-@shows(record(group=TEXT, **TERMS))
+@shows(record(group=str, **TERMS.fields))
 @command_options
 def alter(
     invocation: Invocation,
@@ -187,13 +182,8 @@ def alter(
     """
     if not (filters or drop_patterns) and all(each is None for each in given.values()):
         raise click.UsageError("nothing is to be changed: give an option")
-
-    async def work(cluster: ClusterClient) -> GroupTerms:
-        return await alter_group(
-            cluster, name, filters=dict(filters) or None, drop_patterns=drop_patterns, **given
-        )
-
-    _show(invocation, name, invocation.call(work))
+    wanted = {"filters": dict(filters) or None, "drop_patterns": drop_patterns, **given}
+    _show(invocation, name, invocation.call(alter_group, name, **wanted))
 
 
 @click.command()
@@ -209,7 +199,7 @@ def alter(
 @_filter_option
 @click.option("--end", is_flag=True, help="The new version counts from now on.")
 @click.option("--cancel", is_flag=True, help="The old version stays, and counts alone.")
-@shows(record(group=TEXT, **TERMS))
+@shows(record(group=str, **TERMS.fields))
 @command_options
 def roll(
     invocation: Invocation,
@@ -238,20 +228,6 @@ def roll(
         return await roll_group(cluster, name, for_s=for_s, filters=dict(filters), **given)
 
     _show(invocation, name, invocation.call(work))
-
-
-def terms_json(terms: GroupTerms) -> dict[str, Any]:
-    """Return terms as JSON has them."""
-    return {
-        "model": terms.model,
-        "mode": terms.mode,
-        "order": terms.order,
-        "strategy": terms.strategy,
-        "failure": terms.failure.to_json(),
-        "offset_store": terms.offset_store,
-        "roll_until_s": in_seconds(terms.roll_until_ms),
-        "rolls_to": dict(terms.rolls_to),
-    }
 
 
 def _pauses_text(pauses: Sequence[float]) -> str:
@@ -289,6 +265,6 @@ def terms_text(terms: GroupTerms) -> dict[str, str]:
 
 def _show(invocation: Invocation, name: str, terms: GroupTerms) -> None:
     if invocation.output.as_json:
-        invocation.output.document({"group": name, **terms_json(terms)})
+        invocation.output.document({"group": name, **TERMS(terms)})
     else:
         invocation.output.record({"group": name, **terms_text(terms)})

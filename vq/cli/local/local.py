@@ -12,24 +12,14 @@ import click
 
 from vq.cli.base import text
 from vq.cli.base.input import interruptible
-from vq.cli.base.json_schema import (
-    NUMBER,
-    TEXT,
-    TRUTH,
-    WHOLE,
-    mapping,
-    maybe,
-    optional,
-    record,
-    shows,
-    some,
-)
+from vq.cli.base.json_schema import Shape, message_schema, record, shows, some
 from vq.cli.base.moments import Delay
 from vq.cli.base.options import (
     Commands,
     Invocation,
     WholeNumber,
     command_options_without_cluster,
+    ids_option,
     yes_option,
 )
 from vq.cli.base.output import Output
@@ -51,14 +41,6 @@ _DIRECTORY: Final = click.argument(
 _COLUMNS: Final = ("id", "state", "priority", "attempts", "due", "key", "content")
 _CONTENT_CHARS: Final = 60
 _LIMIT: Final = 100
-_ID: Final = click.option(
-    "--id",
-    "ids",
-    type=WholeNumber(min=0),
-    multiple=True,
-    metavar="ID",
-    help="Only messages with this id; repeatable.",
-)
 
 
 @click.group(cls=Commands)
@@ -126,7 +108,7 @@ def serve(invocation: Invocation, directory: Path) -> None:
     metavar="KEY",
     help="Put nothing if a message with this key was put within the last minutes.",
 )
-@shows(record(put=TRUTH))
+@shows(record(put=bool))
 @command_options_without_cluster
 def put(
     invocation: Invocation,
@@ -163,6 +145,11 @@ def put(
 
 
 # list -----------------------------------------------------------------------------------------
+_LISTED: Final = Shape(ListedMessage, "state=standing priority attempts due_s")
+#: What a message of a local queue has not.
+_NO_PLACE: Final = ("partition", "offset", "next_offset")
+
+
 @local.command(name="list")
 @_DIRECTORY
 @click.option(
@@ -184,27 +171,8 @@ def put(
     help="What could not be read and was set aside, with the files that have its bytes.",
 )
 @shows(
-    some(
-        optional(
-            record(
-                state=TEXT,
-                priority=WHOLE,
-                attempts=WHOLE,
-                due_s=maybe(NUMBER),
-                topic=TEXT,
-                id=TEXT,
-                sent_s=NUMBER,
-                tag=maybe(TEXT),
-                key_type=maybe(TEXT),
-                headers=mapping(TEXT),
-            ),
-            key={"type": ["string", "integer", "null"]},
-            key_hex=TEXT,
-            content=TEXT,
-            content_base64=TEXT,
-        )
-    ),
-    damaged=some(record(log=TEXT, offset=WHOLE, number=WHOLE, messages=WHOLE, path=TEXT)),
+    some(message_schema(*_NO_PLACE, **_LISTED.fields)),
+    damaged=some(record(log=str, offset=int, number=int, messages=int, path=str)),
 )
 @command_options_without_cluster
 def list_(
@@ -258,22 +226,17 @@ def _as_row(found: ListedMessage) -> dict[str, Any]:
 
 def _as_json(found: ListedMessage) -> dict[str, Any]:
     fields = text.as_fields(found.message)
-    for name in ("partition", "offset", "next_offset"):  # a local queue has none
-        del fields[name]
     return {
-        "state": str(found.standing),
-        "priority": found.priority,
-        "attempts": found.attempts,
-        "due_s": None if found.due_ms is None else text.in_seconds(found.due_ms),
-        **fields,
+        **_LISTED(found),
+        **{name: each for name, each in fields.items() if name not in _NO_PLACE},
     }
 
 
 # requeue, purge -------------------------------------------------------------------------------
 @local.command()
 @_DIRECTORY
-@_ID
-@shows(record(requeued=WHOLE))
+@ids_option
+@shows(record(requeued=int))
 @command_options_without_cluster
 def requeue(invocation: Invocation, directory: Path, ids: tuple[int, ...]) -> None:
     """Give messages now that wait for a time: failed ones, and delayed ones.
@@ -293,7 +256,7 @@ def requeue(invocation: Invocation, directory: Path, ids: tuple[int, ...]) -> No
 @local.command()
 @_DIRECTORY
 @yes_option
-@shows(record(waiting=WHOLE, purged=WHOLE))
+@shows(record(waiting=int, purged=int))
 @command_options_without_cluster
 def purge(invocation: Invocation, directory: Path, yes: bool) -> None:
     """Drop all messages that no taker has: those in line, and those that wait for a time."""

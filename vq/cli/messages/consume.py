@@ -15,11 +15,18 @@ import click
 from vq.blocking import MessageFactory
 from vq.cli.base import text
 from vq.cli.base.completion import group_names, topic_names
-from vq.cli.base.json_schema import shows
+from vq.cli.base.json_schema import MESSAGE_SCHEMA, shows
 from vq.cli.base.moments import Moment
-from vq.cli.base.options import Invocation, Seconds, WholeNumber, command_options, no_effect
+from vq.cli.base.options import (
+    Invocation,
+    Seconds,
+    WholeNumber,
+    command_options,
+    no_effect,
+    partitions_option,
+)
 from vq.cli.messages.decoding import Decoding, decodes
-from vq.cli.messages.message_format import MESSAGE_SCHEMA, NAMES, MessageFormat
+from vq.cli.messages.message_format import NAMES, MessageFormat
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom, StartPosition
 from vq.limits import MIB
@@ -195,14 +202,7 @@ def _decoded_form(
     metavar="OFFSET",
     help="Without a group: from this offset on; with one --partition.",
 )
-@click.option(
-    "--partition",
-    "partitions",
-    type=WholeNumber(min=0),
-    multiple=True,
-    metavar="N",
-    help="Without a group: only this one; may repeat.",
-)
+@partitions_option("Without a group: only this one; may repeat.")
 @click.option(
     "-f",
     "--follow",

@@ -9,7 +9,7 @@ import click
 from vq.cli.base import text
 from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options
 from vq.cli.base.output import Output
 from vq.cli.messages.message_format import key_text
@@ -57,6 +57,18 @@ def _handle(waits: SendResult) -> str:
     return f"{waits.partition}:{waits.offset}:{waits.id}"
 
 
+def _key(message: DelayedMessage) -> str | None:
+    return key_text(message.key) or None
+
+
+_MESSAGE: Final = Shape(
+    DelayedMessage,
+    "handle=waits due_s topic partition key= tag bytes=record_bytes",
+    handle=_handle,
+    key=_key,
+)
+
+
 @delayed.command(name="list")
 @click.argument("topic", required=False, shell_complete=topic_names)
 @click.option(
@@ -67,24 +79,7 @@ def _handle(waits: SendResult) -> str:
     metavar="N",
     help="List at most so many; all are counted.",
 )
-@shows(
-    record(
-        topic=maybe(TEXT),
-        waiting=WHOLE,
-        unreadable=WHOLE,
-        messages=some(
-            record(
-                handle=TEXT,
-                due_s=NUMBER,
-                topic=TEXT,
-                partition=WHOLE,
-                key=maybe(TEXT),
-                tag=maybe(TEXT),
-                bytes=WHOLE,
-            )
-        ),
-    )
-)
+@shows(record(topic=maybe(str), waiting=int, unreadable=int, messages=some(_MESSAGE)))
 @command_options
 def list_(invocation: Invocation, topic: str | None, limit: int) -> None:
     """List the messages that wait for their time, the one that is due first at the top.
@@ -113,13 +108,11 @@ def _print(output: Output, topic: str | None, found: DelayedMessages, *, is_whol
                 "topic": topic,
                 "waiting": found.waiting,
                 "unreadable": found.unreadable,
-                "messages": [
-                    {**_values(each), "due_s": text.in_seconds(each.due_ms)} for each in found.first
-                ],
+                "messages": _MESSAGE.all(found.first),
             }
         )
         return
-    rows = [{**_values(each), "due": text.utc(each.due_ms)} for each in found.first]
+    rows = [{**_MESSAGE(each), "due": text.utc(each.due_ms)} for each in found.first]
     output.table(rows, columns=_COLUMNS, optional=("key", "tag"))
     if found.waiting > len(rows):
         output.remark(f"and {found.waiting - len(rows)} more that are due later (--limit)")
@@ -132,20 +125,9 @@ def _print(output: Output, topic: str | None, found: DelayedMessages, *, is_whol
 _COLUMNS: Final = ("handle", "due", "topic", "partition", "key", "tag", "bytes")
 
 
-def _values(message: DelayedMessage) -> dict[str, Any]:
-    return {
-        "handle": _handle(message.waits),
-        "topic": message.topic,
-        "partition": message.partition,
-        "key": key_text(message.key) or None,
-        "tag": message.tag,
-        "bytes": message.record_bytes,
-    }
-
-
 @delayed.command()
 @click.argument("handles", metavar="HANDLE...", nargs=-1, required=True, type=Handle())
-@shows(some(record(handle=TEXT, outcome=TEXT)))
+@shows(some(record(handle=str, outcome=str)))
 @command_options
 def cancel(invocation: Invocation, handles: Sequence[SendResult]) -> None:
     """Have delayed messages delivered to nobody, and print what became of each.

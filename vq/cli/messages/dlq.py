@@ -10,7 +10,16 @@ import click
 from vq.cli.base import text
 from vq.cli.base.completion import dead_letter_groups, topic_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, having, maybe, record, shows, some
+from vq.cli.base.json_schema import (
+    MESSAGE_SCHEMA,
+    Shape,
+    as_text,
+    having,
+    maybe,
+    record,
+    shows,
+    some,
+)
 from vq.cli.base.moments import Moment, check_span
 from vq.cli.base.options import (
     Commands,
@@ -18,9 +27,10 @@ from vq.cli.base.options import (
     Seconds,
     WholeNumber,
     command_options,
+    ids_option,
     yes_option,
 )
-from vq.cli.messages.message_format import MESSAGE_SCHEMA, key_text
+from vq.cli.messages.message_format import key_text
 from vq.client.cluster import ClusterClient
 from vq.operations.messages.dead_letters import (
     DeadLetter,
@@ -56,14 +66,7 @@ def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
             help="Given up at or after this time, such as 15m (ago) or 2026-11-22T09:30.",
         ),
         click.option("--reason", metavar="TEXT", help="Whose reason has this text, in any case."),
-        click.option(
-            "--id",
-            "ids",
-            type=WholeNumber(min=0),
-            multiple=True,
-            metavar="ID",
-            help="Only messages with this id; repeatable.",
-        ),
+        ids_option,
     ):
         function = option(function)
     return function
@@ -71,21 +74,14 @@ def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
 
 # list, read -----------------------------------------------------------------------------------
 _COUNTS: Final = tuple(str(each) for each in LetterState)
-_LETTER: Final = record(
-    group=TEXT,
-    partition=WHOLE,
-    offset=WHOLE,
-    state=TEXT,
-    given_up_s=maybe(NUMBER),
-    origin=maybe(TEXT),
-    origin_number=maybe(WHOLE),
-    id=TEXT,
-    attempts=maybe(WHOLE),
-    first_failed_s=maybe(NUMBER),
-    reason=maybe(TEXT),
-    raw_bytes=maybe(WHOLE),
-    settled_by=maybe(TEXT),
-    settled_s=maybe(NUMBER),
+_LETTER: Final = Shape(
+    DeadLetter,
+    "group partition=message.partition offset=message.offset state "
+    "given_up_s=message.append_time_ms origin origin_number=origin.number id=message.id "
+    "attempts=failure.attempts first_failed_s=failure.first_ms reason=failure.reason "
+    "raw_bytes=failure.raw_bytes settled_by=settled.by settled_s=settled.time_ms",
+    origin=as_text,
+    id=as_text,
 )
 
 
@@ -93,10 +89,10 @@ _LETTER: Final = record(
 @shows(
     some(
         record(
-            group=TEXT,
-            topic=TEXT,
-            oldest_s=maybe(NUMBER),
-            **dict.fromkeys(_COUNTS, WHOLE),
+            group=str,
+            topic=str,
+            oldest_s=maybe(float),
+            **dict.fromkeys(_COUNTS, int),
         )
     )
 )
@@ -187,7 +183,7 @@ def read(
             async for letter in found:
                 count += 1
                 if output.as_json:
-                    line = {**_as_json(letter), **_whole(letter, content)}
+                    line = {**_LETTER(letter), **_whole(letter, content)}
                     sys.stdout.write(text.json_text(line, ascii_only=True) + "\n")
                 elif content:
                     own = {name: "-" if v is None else v for name, v in _as_row(letter).items()}
@@ -239,27 +235,6 @@ def _as_row(letter: DeadLetter) -> dict[str, Any]:
     }
 
 
-def _as_json(letter: DeadLetter) -> dict[str, Any]:
-    message, failure, origin = letter.message, letter.failure, letter.origin
-    settled, given_up = letter.settled, message.append_time_ms
-    return {
-        "group": letter.group,
-        "partition": message.partition,
-        "offset": message.offset,
-        "state": str(letter.state),
-        "given_up_s": text.in_seconds(given_up),
-        "origin": None if origin is None else str(origin),
-        "origin_number": None if origin is None else origin.number,
-        "id": str(message.id),
-        "attempts": None if failure is None else failure.attempts,
-        "first_failed_s": None if failure is None else text.in_seconds(failure.first_ms),
-        "reason": None if failure is None else failure.reason,
-        "raw_bytes": None if failure is None else failure.raw_bytes,
-        "settled_by": None if settled is None else settled.by,
-        "settled_s": None if settled is None else text.in_seconds(settled.time_ms),
-    }
-
-
 def _whole(letter: DeadLetter, content: bool) -> dict[str, Any]:
     return {"message": text.as_fields(letter.message)} if content else {}
 
@@ -293,13 +268,13 @@ async def _count(cluster: ClusterClient, group: str, **chosen: Any) -> tuple[int
 @yes_option
 @shows(
     record(
-        done=TRUTH,
-        group=TEXT,
-        open=WHOLE,
-        resending=WHOLE,
-        resent=WHOLE,
-        finished=WHOLE,
-        homeless=WHOLE,
+        done=bool,
+        group=str,
+        open=int,
+        resending=int,
+        resent=int,
+        finished=int,
+        homeless=int,
     )
 )
 @command_options
@@ -329,7 +304,7 @@ def resend(
 
     async def work(cluster: ClusterClient) -> dict[str, Any]:
         is_open, resending = await _count(cluster, group, **chosen)
-        values = {"done": yes, "group": group, "open": is_open, "resending": resending}
+        values = {"group": group, "open": is_open, "resending": resending}
         if not yes:
             return {**values, "resent": 0, "finished": 0, "homeless": 0}
         done = await resend_dead_letters(cluster, group, **chosen, to=to, rate=rate)
@@ -337,34 +312,27 @@ def resend(
         return {**values, **told}
 
     found = invocation.call(work)
-    output = invocation.output
-    if output.as_json:
-        output.document(found)
-    elif yes:
-        output.remark(
-            f"sent {found['resent']} dead letter(s) of {group} again, and finished "
-            f"{found['finished']} that were begun before"
+    invocation.show_act(
+        found,
+        yes=yes,
+        did=f"sent {found['resent']} dead letter(s) of {group} again, and finished "
+        f"{found['finished']} that were begun before",
+        plan=f"send {found['open']} dead letter(s) of {group} to "
+        f"{to or 'where they come from'}, and finish {found['resending']} begun before",
+    )
+    if found["homeless"] and not invocation.output.as_json:
+        invocation.output.remark(
+            f"left {found['homeless']}: they are raw bytes, which are no message, or their "
+            "topic or partition is not there, takes no messages, or none so large; --to TOPIC "
+            "sends messages elsewhere"
         )
-        if found["homeless"]:
-            output.remark(
-                f"left {found['homeless']}: they are raw bytes, which are no message, or their "
-                "topic or partition is not there, takes no messages, or none so large; --to TOPIC "
-                "sends messages elsewhere"
-            )
-    else:
-        output.remark(
-            f"plan: send {found['open']} dead letter(s) of {group} to "
-            f"{to or 'where they come from'}, and finish {found['resending']} begun before"
-        )
-    if not yes:
-        invocation.only_planned()
 
 
 @dlq.command()
 @_GROUP
 @_choice
 @yes_option
-@shows(record(done=TRUTH, group=TEXT, letters=WHOLE))
+@shows(record(done=bool, group=str, letters=int))
 @command_options
 def delete(
     invocation: Invocation,
@@ -394,13 +362,9 @@ def delete(
         return sum(await _count(cluster, group, **chosen))
 
     letters = invocation.call(work)
-    if invocation.output.as_json:
-        invocation.output.document({"done": yes, "group": group, "letters": letters})
-    elif yes:
-        invocation.output.remark(f"deleted {letters} dead letter(s) of {group}")
-    else:
-        invocation.output.remark(
-            f"plan: delete {letters} dead letter(s) of {group}; this cannot be undone"
-        )
-    if not yes:
-        invocation.only_planned()
+    invocation.show_act(
+        {"group": group, "letters": letters},
+        yes=yes,
+        did=f"deleted {letters} dead letter(s) of {group}",
+        plan=f"delete {letters} dead letter(s) of {group}; this cannot be undone",
+    )

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from vq.cli.base.json_schema import TEXT, maybe, record, shows
+from vq.cli.base.json_schema import maybe, record, shows
 from vq.cli.base.options import (
     CLIENT_CERTIFICATES,
     Commands,
@@ -118,7 +118,7 @@ def gateway(
     metavar="FILE",
     help="Write the entry into this file of tokens, which is made if there is none.",
 )
-@shows(record(name=TEXT, token=TEXT, entry=TEXT, file=maybe(TEXT)))
+@shows(record(name=str, token=str, entry=str, file=maybe(str)))
 @command_options
 def token(
     invocation: Invocation,

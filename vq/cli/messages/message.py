@@ -9,11 +9,10 @@ from vq.blocking import MessageFactory
 from vq.cli.base import text
 from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import shows
+from vq.cli.base.json_schema import MESSAGE_SCHEMA, shows
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options
 from vq.cli.messages.decoding import Decoding, decodes
 from vq.cli.messages.message_find import find
-from vq.cli.messages.message_format import MESSAGE_SCHEMA
 from vq.cli.messages.message_number import number
 from vq.client.config import ConsumerConfig
 from vq.errors import OffsetNotBoundary

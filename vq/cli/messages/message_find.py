@@ -11,12 +11,20 @@ import click
 from vq.cli.base import text
 from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, optional, record, shows, some
+from vq.cli.base.json_schema import MESSAGE_SCHEMA, Shape, optional, record, shows, some
 from vq.cli.base.moments import Moment, check_span
-from vq.cli.base.options import Invocation, Seconds, Size, WholeNumber, command_options, no_effect
+from vq.cli.base.options import (
+    Invocation,
+    Seconds,
+    Size,
+    WholeNumber,
+    command_options,
+    no_effect,
+    partitions_option,
+)
 from vq.cli.messages.decoding import Decoding, decodes
 from vq.cli.messages.lines import KEY_TYPES, key_of
-from vq.cli.messages.message_format import MESSAGE_SCHEMA, NAMES, MessageFormat
+from vq.cli.messages.message_format import NAMES, MessageFormat
 from vq.model import Key, Message
 from vq.operations.messages.finding import LIMIT, TIMEOUT_S, find_messages
 from vq.operations.messages.searched import FoundMessages, GapKind, SearchedPartition, SearchGap
@@ -51,6 +59,17 @@ class PlaceParam(click.ParamType[tuple[int, int]]):
         return int(found[1]), int(found[2])
 
 
+_FOUND: Final = Shape(
+    FoundMessages,
+    "since_s until_s complete stopped searched",
+    searched=Shape(
+        SearchedPartition,
+        "partition start end next_offset done read_bytes skipped_bytes first_stored_s=first_ms "
+        "last_stored_s=last_ms gaps",
+    ),
+)
+
+
 @click.command()
 @click.argument("topic", shell_complete=topic_names)
 @click.option(
@@ -79,14 +98,7 @@ class PlaceParam(click.ParamType[tuple[int, int]]):
     help="Stored at or after this time, such as 15m (ago) or 2026-11-22T09:30.",
 )
 @click.option("--until", type=Moment(), help="Stored before this time.")
-@click.option(
-    "--partition",
-    "partitions",
-    type=WholeNumber(min=0),
-    multiple=True,
-    metavar="N",
-    help="Search only this one; may repeat.",
-)
+@partitions_option("Search only this one; may repeat.")
 @click.option(
     "--go-on",
     "places",
@@ -124,29 +136,7 @@ class PlaceParam(click.ParamType[tuple[int, int]]):
     help=f"How a message is printed, such as '{{time}} {{key}} {{content}}'; it takes "
     f"{', '.join(f'{{{each}}}' for each in NAMES)}.",
 )
-@shows(
-    record(
-        messages=some(optional(MESSAGE_SCHEMA, stored_s=NUMBER)),
-        since_s=maybe(NUMBER),
-        until_s=maybe(NUMBER),
-        complete=TRUTH,
-        stopped=maybe(TEXT),
-        searched=some(
-            record(
-                partition=WHOLE,
-                start=WHOLE,
-                end=maybe(WHOLE),
-                next_offset=WHOLE,
-                done=TRUTH,
-                read_bytes=WHOLE,
-                skipped_bytes=WHOLE,
-                first_stored_s=maybe(NUMBER),
-                last_stored_s=maybe(NUMBER),
-                gaps=some(record(start=WHOLE, end=maybe(WHOLE), kind=TEXT, reason=TEXT)),
-            )
-        ),
-    )
-)
+@shows(record(messages=some(optional(MESSAGE_SCHEMA, stored_s=float)), **_FOUND.fields))
 @command_options
 @decodes
 def find(
@@ -295,36 +285,8 @@ def _gap(topic: str, partition: int, gap: SearchGap) -> str:
 
 
 def _document(found: FoundMessages) -> dict[str, Any]:
-    return {
-        "messages": [
-            {**text.as_fields(each), "stored_s": text.in_seconds(each.append_time_ms)}
-            for each in found.messages
-        ],
-        "since_s": text.in_seconds(found.since_ms),
-        "until_s": text.in_seconds(found.until_ms),
-        "complete": found.complete,
-        "stopped": found.stopped,
-        "searched": [
-            {
-                "partition": each.partition,
-                "start": each.start,
-                "end": each.end,
-                "next_offset": each.next_offset,
-                "done": each.done,
-                "read_bytes": each.read_bytes,
-                "skipped_bytes": each.skipped_bytes,
-                "first_stored_s": text.in_seconds(each.first_ms),
-                "last_stored_s": text.in_seconds(each.last_ms),
-                "gaps": [
-                    {
-                        "start": gap.start,
-                        "end": gap.end,
-                        "kind": gap.kind.value,
-                        "reason": gap.reason,
-                    }
-                    for gap in each.gaps
-                ],
-            }
-            for each in found.searched
-        ],
-    }
+    messages = [
+        {**text.as_fields(each), "stored_s": text.in_seconds(each.append_time_ms)}
+        for each in found.messages
+    ]
+    return {"messages": messages, **_FOUND(found)}

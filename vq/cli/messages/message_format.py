@@ -5,29 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, mapping, maybe, optional, record
 from vq.cli.base.text import safe, safe_content, utc
 from vq.errors import InvalidArgument
 from vq.model import Key, Message, time_ms_of
 from vq.shown import shown
-
-MESSAGE_SCHEMA: Final = optional(
-    record(
-        topic=TEXT,
-        partition=WHOLE,
-        offset=WHOLE,
-        next_offset=WHOLE,
-        id=TEXT,
-        sent_s=NUMBER,
-        tag=maybe(TEXT),
-        key_type=maybe(TEXT),
-        headers=mapping(TEXT),
-    ),
-    key={"type": ["string", "integer", "null"]},
-    key_hex=TEXT,
-    content=TEXT,
-    content_base64=TEXT,
-)
 
 _FIELDS: Final[dict[str, Callable[[Message], str]]] = {
     "topic": lambda message: message.topic,

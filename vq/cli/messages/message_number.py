@@ -4,7 +4,7 @@ import click
 
 from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import WHOLE, record, shows
+from vq.cli.base.json_schema import record, shows
 from vq.cli.base.options import Invocation, WholeNumber, command_options
 from vq.operations.partitions.offsets import numbers_at, offsets_at_numbers
 
@@ -14,7 +14,7 @@ from vq.operations.partitions.offsets import numbers_at, offsets_at_numbers
 @click.argument("partition", type=WholeNumber(min=0))
 @click.option("--offset", type=WholeNumber(min=0), metavar="N", help="Which number is there?")
 @click.option("--number", type=WholeNumber(min=0), metavar="N", help="Where is this message?")
-@shows(record(partition=WHOLE, number=WHOLE, offset=WHOLE))
+@shows(record(partition=int, number=int, offset=int))
 @command_options
 def number(
     invocation: Invocation, topic: str, partition: int, offset: int | None, number: int | None

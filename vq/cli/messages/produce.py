@@ -18,7 +18,7 @@ import click
 from vq.blocking import MessageFactory, MessageProducer
 from vq.cli.base.completion import topic_names
 from vq.cli.base.input import interruptible
-from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, mapping, maybe, record, shows
+from vq.cli.base.json_schema import mapping, maybe, record, shows
 from vq.cli.base.moments import Delay, LaterMoment
 from vq.cli.base.options import (
     Invocation,
@@ -254,18 +254,18 @@ def _one_of(names: Iterable[str]) -> str:
 )
 @shows(
     record(
-        topic=TEXT,
-        sent=WHOLE,
-        acknowledged=WHOLE,
-        diverted=WHOLE,
-        refused=WHOLE,
-        unknown=WHOLE,
-        failures=mapping(WHOLE),
-        without_key=WHOLE,
-        bytes=WHOLE,
-        stored_bytes=maybe(WHOLE),
-        compression_ratio=maybe(NUMBER),
-        seconds=NUMBER,
+        topic=str,
+        sent=int,
+        acknowledged=int,
+        diverted=int,
+        refused=int,
+        unknown=int,
+        failures=mapping(int),
+        without_key=int,
+        bytes=int,
+        stored_bytes=maybe(int),
+        compression_ratio=maybe(float),
+        seconds=float,
     )
 )
 @command_options

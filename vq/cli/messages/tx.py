@@ -7,12 +7,26 @@ import click
 
 from vq.cli.base import text
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, having, maybe, record, shows, some
+from vq.cli.base.json_schema import (
+    MESSAGE_SCHEMA,
+    Shape,
+    as_text,
+    having,
+    maybe,
+    record,
+    shows,
+    some,
+)
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, yes_option
-from vq.cli.messages.message_format import MESSAGE_SCHEMA
 from vq.model import TransactionState
-from vq.operations.messages.recovering import WAIT_S, list_branches, recover_branches
+from vq.operations.messages.recovering import (
+    WAIT_S,
+    WaitingBranch,
+    list_branches,
+    recover_branches,
+)
 from vq.operations.messages.transactions import (
+    PartOfTransaction,
     TransactionChecking,
     TransactionDescription,
     check_transaction,
@@ -24,28 +38,30 @@ from vq.operations.messages.transactions import (
     roll_back_transaction,
 )
 
-_ROW: Final = {
-    "transaction": TEXT,
-    "journal": WHOLE,
-    "state": TEXT,
-    "owner": maybe(TEXT),
-    "xid": maybe(TEXT),
-    "begun_s": NUMBER,
-    "age_s": NUMBER,
-    "ends_s": maybe(NUMBER),
-    "decided_s": maybe(NUMBER),
-    "by": maybe(TEXT),
-    "kept": TRUTH,
-    "next": TEXT,
-    "stored": TRUTH,
-    "messages": WHOLE,
-    "bytes": WHOLE,
-    "producer_group": maybe(TEXT),
-    "checks": maybe(WHOLE),
-    "checks_max": maybe(WHOLE),
-    "next_check_s": maybe(NUMBER),
-    "parked": TRUTH,
-}
+
+def _word(state: TransactionState) -> str:
+    return state.name.lower()
+
+
+def _age_s(begun_ms: int) -> float:
+    return round(max(0.0, time.time() - begun_ms / 1_000), 3)
+
+
+def _is_parked(found: TransactionDescription) -> bool:
+    return found.checks is not None and found.checks.parked
+
+
+_ROW: Final = Shape(
+    TransactionDescription,
+    "transaction=number journal state owner xid begun_s age_s=begun_ms ends_s decided_s by kept "
+    "next stored messages bytes=size_bytes producer_group=checks.group checks=checks.sent "
+    "checks_max=checks.most next_check_s=checks.next_ms parked=",
+    transaction=as_text,
+    state=_word,
+    age_s=_age_s,
+    parked=_is_parked,
+)
+_PART: Final = Shape(PartOfTransaction, "topic partition messages bytes=size_bytes stored offset")
 
 
 @click.group(cls=Commands)
@@ -81,7 +97,7 @@ class TransactionNumber(click.ParamType[int]):
     metavar="SECONDS",
     help="Only those that began so long ago.",
 )
-@shows(some(record(**_ROW, parts=WHOLE)))
+@shows(some(having(_ROW, parts=int)))
 @command_options
 def list_(invocation: Invocation, older_than: int, *, ended: bool, kept: bool) -> None:
     """List the transactions that have not ended, the oldest at the top.
@@ -101,9 +117,9 @@ def list_(invocation: Invocation, older_than: int, *, ended: bool, kept: bool) -
     )
     output = invocation.output
     if output.as_json:
-        output.document([{**_values(each), "parts": len(each.parts)} for each in found])
+        output.document([{**_ROW(each), "parts": len(each.parts)} for each in found])
     else:
-        rows = [{**_values(each), **_people(each), "parts": len(each.parts)} for each in found]
+        rows = [{**_ROW(each), **_people(each), "parts": len(each.parts)} for each in found]
         output.table(rows, columns=_COLUMNS, optional=_OPTIONAL)
         if not rows and not silent:
             output.remark("no transaction" if ended or kept else "no transaction is under way")
@@ -135,40 +151,6 @@ _COLUMNS: Final = (
 _OPTIONAL: Final = ("owner", "xid", "by", "ends", "producer_group", "checks", "next_check")
 
 
-def _values(found: TransactionDescription) -> dict[str, Any]:
-    return {
-        "transaction": str(found.number),
-        "journal": found.journal,
-        "state": _word(found.state),
-        "owner": found.owner,
-        "xid": found.xid,
-        "begun_s": text.in_seconds(found.begun_ms),
-        "age_s": round(max(0.0, time.time() - found.begun_ms / 1_000), 3),
-        "ends_s": text.in_seconds(found.ends_ms),
-        "decided_s": text.in_seconds(found.decided_ms),
-        "by": found.by,
-        "kept": found.kept,
-        "next": found.next,
-        "stored": found.stored,
-        "messages": found.messages,
-        "bytes": found.size_bytes,
-        **_checks(found.checks),
-    }
-
-
-def _checks(checks: TransactionChecking | None) -> dict[str, Any]:
-    if checks is None:
-        none = dict.fromkeys(("producer_group", "checks", "checks_max", "next_check_s"))
-        return {**none, "parked": False}
-    return {
-        "producer_group": checks.group,
-        "checks": checks.sent,
-        "checks_max": checks.most,
-        "next_check_s": text.in_seconds(checks.next_ms),
-        "parked": checks.parked,
-    }
-
-
 def _people(found: TransactionDescription) -> dict[str, Any]:
     """What people read as moments."""
     return {
@@ -185,24 +167,7 @@ def _next_check(checks: TransactionChecking | None) -> str | None:
     return "parked" if checks.next_ms is None else text.utc(checks.next_ms)
 
 
-def _word(state: TransactionState) -> str:
-    return state.name.lower()
-
-
-_SHOWN: Final = record(
-    **_ROW,
-    owner_epoch=WHOLE,
-    parts=some(
-        record(
-            topic=TEXT,
-            partition=WHOLE,
-            messages=WHOLE,
-            bytes=WHOLE,
-            stored=TRUTH,
-            offset=maybe(WHOLE),
-        )
-    ),
-)
+_SHOWN: Final = having(_ROW, owner_epoch=int, parts=some(_PART))
 
 
 @tx.command()
@@ -218,18 +183,8 @@ def show(invocation: Invocation, number: int, *, content: bool) -> None:
     """
     found = invocation.call(describe_transaction, number)
     waiting = invocation.call(read_transaction, number) if content else []
-    values = {**_values(found), "owner_epoch": found.owner_epoch}
-    parts = [
-        {
-            "topic": each.topic,
-            "partition": each.partition,
-            "messages": each.messages,
-            "bytes": each.size_bytes,
-            "stored": each.stored,
-            "offset": each.offset,
-        }
-        for each in found.parts
-    ]
+    values = {**_ROW(found), "owner_epoch": found.owner_epoch}
+    parts = _PART.all(found.parts)
     output = invocation.output
     if output.as_json:
         messages = {"waiting": [text.as_fields(each) for each in waiting]} if content else {}
@@ -243,7 +198,7 @@ def show(invocation: Invocation, number: int, *, content: bool) -> None:
         output.title("")
         output.table(
             parts,
-            columns=("topic", "partition", "messages", "bytes", "stored", "offset"),
+            columns=tuple(_PART.fields),
             optional=("offset",),
         )
     for message in waiting:
@@ -276,7 +231,7 @@ _LINES: Final = (
     "next_check",
 )
 _DECIDED: Final = record(
-    done=TRUTH, transaction=TEXT, state=TEXT, by=maybe(TEXT), stored=TRUTH, messages=WHOLE
+    done=bool, transaction=str, state=str, by=maybe(str), stored=bool, messages=int
 )
 
 
@@ -324,6 +279,15 @@ def forget(invocation: Invocation, number: int, *, yes: bool) -> None:
     _decide(invocation, number, TransactionState.FORGOTTEN, yes=yes)
 
 
+_BRANCH: Final = Shape(
+    WaitingBranch,
+    "transaction xid database age_s=begun_ms state end done",
+    transaction=as_text,
+    age_s=_age_s,
+    state=_word,
+)
+
+
 @tx.command()
 @click.option(
     "--database",
@@ -340,19 +304,7 @@ def forget(invocation: Invocation, number: int, *, yes: bool) -> None:
     help="Leave what is not decided and began later: its program may go on.",
 )
 @yes_option
-@shows(
-    some(
-        record(
-            transaction=TEXT,
-            xid=TEXT,
-            database=maybe(TEXT),
-            age_s=NUMBER,
-            state=TEXT,
-            end=TEXT,
-            done=TRUTH,
-        )
-    )
-)
+@shows(some(_BRANCH))
 @command_options
 def recover(invocation: Invocation, database: str, older_than: int, *, yes: bool) -> None:
     """Finish what programs left in a database that ended in the middle of a commit.
@@ -365,19 +317,7 @@ def recover(invocation: Invocation, database: str, older_than: int, *, yes: bool
     """
     act = recover_branches if yes else list_branches
     found = invocation.call(act, database, older_than_s=older_than)
-    now = time.time()
-    rows = [
-        {
-            "transaction": str(each.transaction),
-            "xid": each.xid,
-            "database": each.database,
-            "age_s": round(max(0.0, now - each.begun_ms / 1_000), 3),
-            "state": _word(each.state),
-            "end": each.end,
-            "done": each.done,
-        }
-        for each in found
-    ]
+    rows = _BRANCH.all(found)
     output = invocation.output
     if output.as_json:
         output.document(rows)
@@ -393,56 +333,56 @@ def recover(invocation: Invocation, database: str, older_than: int, *, yes: bool
 @tx.command()
 @click.argument("number", type=TransactionNumber())
 @yes_option
-@shows(record(done=TRUTH, transaction=TEXT, state=TEXT, checks=maybe(WHOLE), parked=TRUTH))
+@shows(record(done=bool, transaction=str, state=str, checks=maybe(int), parked=bool))
 @command_options
 def check(invocation: Invocation, number: int, *, yes: bool) -> None:
     """Ask producers again what is to become of a half message, also of one that is parked.
 
     From now on any producer of its group with a listener is asked, as if nobody had been asked yet.
     """
-    output = invocation.output
     found = invocation.call(describe_transaction, number)
     if yes:
         invocation.call(check_transaction, number)
         found = invocation.call(describe_transaction, number)
-    told = _checks(found.checks)
-    if output.as_json:
-        values = {"done": yes, "transaction": str(number), "state": _word(found.state)}
-        output.document({**values, "checks": told["checks"], "parked": told["parked"]})
-    elif yes:
-        output.remark(f"transaction {number} is checked again")
-    else:
-        asked = "it is no half message"
-        if found.checks is not None:
-            of = f"{found.checks.sent} of {found.checks.most}"
-            asked = f"producer group {found.checks.group} was asked {of} times"
-        output.remark(f"plan: check transaction {number}, which is {found.state.word}; {asked}")
-    if not yes:
-        invocation.only_planned()
+    asked = "it is no half message"
+    if found.checks is not None:
+        of = f"{found.checks.sent} of {found.checks.most}"
+        asked = f"producer group {found.checks.group} was asked {of} times"
+    invocation.show_act(
+        {
+            "transaction": str(number),
+            "state": _word(found.state),
+            "checks": None if found.checks is None else found.checks.sent,
+            "parked": _is_parked(found),
+        },
+        yes=yes,
+        did=f"transaction {number} is checked again",
+        plan=f"check transaction {number}, which is {found.state.word}; {asked}",
+    )
 
 
 def _decide(invocation: Invocation, number: int, state: TransactionState, *, yes: bool) -> None:
-    output = invocation.output
     found = invocation.call(describe_transaction, number)
     now, by, stored = found.state, found.by, found.stored
     if yes:
         decision = invocation.call(_ACTS[state][1], number)
         now, by, stored = decision.state, decision.by, decision.stored
-    if output.as_json:
-        values = {"done": yes, "transaction": str(number), "state": _word(now), "by": by}
-        output.document({**values, "stored": stored, "messages": found.messages})
-    elif yes:
-        who = f" by {by}" if by else ""
-        is_forgotten = "; that is forgotten" if state is TransactionState.FORGOTTEN else ""
-        output.remark(f"transaction {number} is {now.word}{who}{is_forgotten}")
-    else:
-        of = f"{found.messages} message(s) for {len(found.parts)} partition(s)"
-        output.remark(
-            f"plan: {_ACTS[state][0]} transaction {number}, which is {now.word}, with {of}; this "
-            "cannot be undone"
-        )
-    if not yes:
-        invocation.only_planned()
+    who = f" by {by}" if by else ""
+    is_forgotten = "; that is forgotten" if state is TransactionState.FORGOTTEN else ""
+    of = f"{found.messages} message(s) for {len(found.parts)} partition(s)"
+    invocation.show_act(
+        {
+            "transaction": str(number),
+            "state": _word(now),
+            "by": by,
+            "stored": stored,
+            "messages": found.messages,
+        },
+        yes=yes,
+        did=f"transaction {number} is {now.word}{who}{is_forgotten}",
+        plan=f"{_ACTS[state][0]} transaction {number}, which is {now.word}, with {of}; this cannot "
+        "be undone",
+    )
 
 
 _ACTS: Final = {

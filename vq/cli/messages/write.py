@@ -4,7 +4,7 @@ import click
 
 from vq.cli.base.completion import write_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import TEXT, TRUTH, record, shows, some
+from vq.cli.base.json_schema import record, shows, some
 from vq.cli.base.options import Commands, Invocation, command_options, yes_option
 from vq.operations.messages.writes import end_write, list_writes
 
@@ -15,7 +15,7 @@ def write() -> None:
 
 
 @write.command(name="list")
-@shows(some(record(write=TEXT)))
+@shows(some(record(write=str)))
 @command_options
 def list_(invocation: Invocation) -> None:
     """List the names of repeatable writes.
@@ -30,7 +30,7 @@ def list_(invocation: Invocation) -> None:
 @write.command()
 @click.argument("name", shell_complete=write_names)
 @yes_option
-@shows(record(done=TRUTH, write=TEXT))
+@shows(record(done=bool, write=str))
 @command_options
 def end(invocation: Invocation, name: str, *, yes: bool) -> None:
     """End a repeatable write: what tells its repeated messages from new ones is forgotten.
@@ -43,11 +43,9 @@ def end(invocation: Invocation, name: str, *, yes: bool) -> None:
         raise CommandFailed(f"there is no write {name!r}; `vq write list` shows them")
     if yes:
         invocation.call(end_write, name)
-    if invocation.output.as_json:
-        invocation.output.document({"done": yes, "write": name})
-    elif yes:
-        invocation.output.remark(f"ended write {name}")
-    else:
-        invocation.output.remark(f"plan: end write {name}; this cannot be undone")
-    if not yes:
-        invocation.only_planned()
+    invocation.show_act(
+        {"write": name},
+        yes=yes,
+        did=f"ended write {name}",
+        plan=f"end write {name}; this cannot be undone",
+    )

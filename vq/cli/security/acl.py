@@ -1,11 +1,11 @@
 """``vq acl``: the rules of access, see ``vq.operations.security``."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from vq.cli.base.json_schema import TEXT, TRUTH, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, having, shows, some
 from vq.cli.base.options import Commands, Invocation, command_options
 from vq.cli.security.unknown import remark_unknown
 from vq.operations.security.access import (
@@ -16,6 +16,7 @@ from vq.operations.security.access import (
 )
 from vq.security.rules import (
     NEEDED,
+    AccessDecision,
     AccessRule,
     Right,
     RuleEffect,
@@ -25,7 +26,12 @@ from vq.security.rules import (
     subject_of,
 )
 
-_RULE: Final = record(effect=TEXT, subject=TEXT, rights=some(TEXT), resource=TEXT)
+
+def _words(rights: str) -> list[str]:
+    return rights.split(",")
+
+
+_RULE: Final = Shape(AccessRule, "effect subject rights=rights_text resource=about", rights=_words)
 _COLUMNS: Final = ("effect", "subject", "rights", "resource")
 
 _subject = click.argument("subject")
@@ -100,9 +106,9 @@ def list_(invocation: Invocation, subject: str | None) -> None:
         rules = [each for each in rules if each.subject == subject]
     output = invocation.output
     if output.as_json:
-        output.document([_values(each) for each in rules])
+        output.document(_RULE.all(rules))
         return
-    rows = [{**_values(each), "rights": each.rights_text} for each in rules]
+    rows = [{**_RULE(each), "rights": each.rights_text} for each in rules]
     output.table(rows, columns=_COLUMNS)
     if not rules and held:
         output.remark(f"no rule has the subject {subject}; rules of others: {held}")
@@ -111,6 +117,13 @@ def list_(invocation: Invocation, subject: str | None) -> None:
             "there are no rules: brokers with authorization = enforced refuse everything to all "
             "but super users"
         )
+
+
+_DECISION: Final = Shape(
+    AccessDecision,
+    "allowed decided_right=need.right decided_resource=need.about rule",
+    rule=_RULE,
+)
 
 
 @acl.command()
@@ -124,17 +137,7 @@ def list_(invocation: Invocation, subject: str | None) -> None:
     metavar="NAME",
     help="A role of the user, instead of those stored for it; several are taken.",
 )
-@shows(
-    record(
-        allowed=TRUTH,
-        user=TEXT,
-        right=TEXT,
-        resource=TEXT,
-        decided_right=TEXT,
-        decided_resource=TEXT,
-        rule=maybe(_RULE),
-    )
-)
+@shows(having(_DECISION, user=str, right=str, resource=str))
 @command_options
 def test(invocation: Invocation, who: str, right: str, resource: str, roles: Sequence[str]) -> None:
     """Say whether a user may do something, and which rule decides.
@@ -147,19 +150,10 @@ def test(invocation: Invocation, who: str, right: str, resource: str, roles: Seq
     decision = invocation.call(decide_access, who, right, resource, roles or None)
     if not roles:
         remark_unknown(invocation, subject_of(who))
-    output, need, rule = invocation.output, decision.need, decision.rule
+    output, need = invocation.output, decision.need
     if output.as_json:
-        output.document(
-            {
-                "allowed": decision.allowed,
-                "user": who,
-                "right": right,
-                "resource": resource,
-                "decided_right": str(need.right),
-                "decided_resource": need.about,
-                "rule": None if rule is None else _values(rule),
-            }
-        )
+        asked = {"user": who, "right": right, "resource": resource}
+        output.document({**_DECISION(decision), **asked})
     else:
         inherited = need.about != resource
         source = f", which needs {need.text}" if inherited else ""
@@ -177,15 +171,6 @@ def _rule(subject: str, rights: str, resource: str, *, deny: bool) -> AccessRule
 def _show_change(invocation: Invocation, rules: Sequence[AccessRule], done: str) -> None:
     output = invocation.output
     if output.as_json:
-        output.document([_values(each) for each in rules])
+        output.document(_RULE.all(rules))
     else:
         output.remark(f"{done}; rules now: {len(rules)}")
-
-
-def _values(rule: AccessRule) -> dict[str, Any]:
-    return {
-        "effect": str(rule.effect),
-        "subject": rule.subject,
-        "rights": rule.rights_text.split(","),
-        "resource": rule.about,
-    }

@@ -1,31 +1,19 @@
 """``vq audit``: what operators did, see ``vq.operations.cluster.audit``."""
 
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, shows, some
 from vq.cli.base.moments import Moment
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options
-from vq.cli.base.text import in_seconds, utc
+from vq.cli.base.text import utc
 from vq.operations.cluster.audit import COUNT, OperatorAct, list_acts
 
-_ACT: Final = record(
-    record=TEXT,
-    time=NUMBER,
-    who=TEXT,
-    user=TEXT,
-    identity=TEXT,
-    person=TEXT,
-    act=TEXT,
-    subject=TEXT,
-    arguments=TEXT,
-    before=TEXT,
-    after=TEXT,
-    outcome=TEXT,
-    error=TEXT,
-    ended=maybe(NUMBER),
-    changed=TRUTH,
+_ACT: Final = Shape(
+    OperatorAct,
+    "record time=time_ms who user identity person act subject arguments before after outcome "
+    "error ended=ended_ms changed",
 )
 
 
@@ -60,7 +48,7 @@ def list_(invocation: Invocation, by: str, what: str, since_ms: int | None, coun
     found = invocation.call(list_acts, by=by, what=what, since_ms=since_ms, count=count)
     output = invocation.output
     if output.as_json:
-        output.document([_json(each) for each in found])
+        output.document(_ACT.all(found))
         return
     output.table(
         [
@@ -76,9 +64,3 @@ def list_(invocation: Invocation, by: str, what: str, since_ms: int | None, coun
         ],
         columns=("time", "who", "act", "subject", "outcome", "error"),
     )
-
-
-def _json(act: OperatorAct) -> dict[str, Any]:
-    values = {name: getattr(act, name) for name in act.__slots__}
-    time_ms, ended_ms = values.pop("time_ms"), values.pop("ended_ms")
-    return {**values, "time": in_seconds(time_ms), "ended": in_seconds(ended_ms)}

@@ -1,19 +1,24 @@
 """``vq quota``: how much users may use of the brokers, see ``vq.operations.security``."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from vq.cli.base.json_schema import NUMBER, TEXT, mapping, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, shows, some
 from vq.cli.base.options import Commands, Invocation, command_options
 from vq.cli.security.unknown import remark_unknown
 from vq.operations.security.quotas import list_quotas, remove_quotas, set_quotas, show_quota
-from vq.security.quotas import Quota, value_text
+from vq.security.quotas import EffectiveLimit, Quota, value_text
 from vq.shown import shown
 
-_QUOTA: Final = record(subject=TEXT, limits=mapping(maybe(NUMBER)))
-_LIMIT: Final = record(limit=TEXT, value=maybe(NUMBER), subject=TEXT)
+
+def _limits(quota: Quota) -> dict[str, float | None]:
+    return {str(name): quota.limits[name] for name in quota.ordered}
+
+
+_QUOTA: Final = Shape(Quota, "subject limits=", limits=_limits)
+_LIMIT: Final = Shape(EffectiveLimit, "limit value subject")
 
 _subject = click.argument("subject")
 
@@ -70,7 +75,7 @@ def list_(invocation: Invocation) -> None:
     quotas = invocation.call(list_quotas)
     output = invocation.output
     if output.as_json:
-        output.document([_values(each) for each in quotas])
+        output.document(_QUOTA.all(quotas))
         return
     rows = [
         {"subject": each.subject, "limits": str(each).partition(" ")[2].replace(" ", ", ")}
@@ -94,22 +99,10 @@ def show(invocation: Invocation, who: str, client: str | None) -> None:
     found = invocation.call(show_quota, who, client)
     output = invocation.output
     if output.as_json:
-        output.document(
-            [
-                {"limit": str(each.limit), "value": each.value, "subject": each.subject}
-                for each in found
-            ]
-        )
+        output.document(_LIMIT.all(found))
         return
-    rows = [
-        {
-            "limit": str(each.limit),
-            "value": value_text(each.limit, each.value),
-            "subject": each.subject,
-        }
-        for each in found
-    ]
-    output.table(rows, columns=("limit", "value", "subject"))
+    rows = [{**_LIMIT(each), "value": value_text(each.limit, each.value)} for each in found]
+    output.table(rows, columns=tuple(_LIMIT.fields))
     if not found:
         output.remark(f"{shown(who)} is not limited")
 
@@ -117,13 +110,6 @@ def show(invocation: Invocation, who: str, client: str | None) -> None:
 def _show_change(invocation: Invocation, quotas: Sequence[Quota], done: str) -> None:
     output = invocation.output
     if output.as_json:
-        output.document([_values(each) for each in quotas])
+        output.document(_QUOTA.all(quotas))
     else:
         output.remark(f"{done}; subjects with quotas now: {len(quotas)}")
-
-
-def _values(each: Quota) -> dict[str, Any]:
-    return {
-        "subject": each.subject,
-        "limits": {str(name): each.limits[name] for name in each.ordered},
-    }

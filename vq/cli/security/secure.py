@@ -1,13 +1,12 @@
 """``vq secure``: how a cluster is closed, step by step, see ``vq.operations.security``."""
 
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, mapping, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, shows
 from vq.cli.base.options import Commands, Invocation, command_options
 from vq.cli.base.output import Output
-from vq.cli.base.text import in_seconds
 from vq.operations.cluster.security_facts import plan_security
 from vq.operations.security.security_plan import (
     MissingAccess,
@@ -16,25 +15,15 @@ from vq.operations.security.security_plan import (
     StepState,
 )
 
-_STEP: Final = record(
-    step=TEXT,
-    state=TEXT,
-    standing=TEXT,
-    todo=some(TEXT),
-    settings=some(TEXT),
-    commands=some(TEXT),
-    page=TEXT,
+_STEP: Final = Shape(SecurityStep, "step=name state standing todo settings commands page")
+_MISSING: Final = Shape(
+    MissingAccess, "user right resource requests last=last_ms because by_rule denied"
 )
-_ANONYMOUS: Final = record(host=TEXT, client_id=TEXT, connections=WHOLE)
-_MISSING: Final = record(
-    user=TEXT,
-    right=TEXT,
-    resource=TEXT,
-    requests=WHOLE,
-    last=NUMBER,
-    because=TEXT,
-    by_rule=TRUTH,
-    denied=TRUTH,
+_PLAN: Final = Shape(
+    SecurityPlan,
+    "next=next.name steps unknown anonymous missing missing_left_out",
+    steps=_STEP,
+    missing=_MISSING,
 )
 #: Rows of a table for people.
 _SHOWN: Final = 30
@@ -46,16 +35,7 @@ def secure() -> None:
 
 
 @secure.command()
-@shows(
-    record(
-        next=maybe(TEXT),
-        steps=some(_STEP),
-        unknown=mapping(TEXT),
-        anonymous=some(_ANONYMOUS),
-        missing=some(_MISSING),
-        missing_left_out=WHOLE,
-    )
-)
+@shows(_PLAN)
 @command_options
 def plan(invocation: Invocation) -> None:
     """Say which steps are done, what is next with its commands, and what would be refused.
@@ -66,51 +46,13 @@ def plan(invocation: Invocation) -> None:
     """
     found = invocation.call(plan_security)
     if invocation.output.as_json:
-        invocation.output.document(_json(found))
+        invocation.output.document(_PLAN(found))
     else:
         _show(invocation.output, found)
 
 
-def _json(found: SecurityPlan) -> dict[str, Any]:
-    return {
-        "next": None if found.next is None else found.next.name,
-        "steps": [_step_json(each) for each in found.steps],
-        "unknown": dict(found.unknown),
-        "anonymous": [
-            {"host": each.host, "client_id": each.client_id, "connections": each.connections}
-            for each in found.anonymous
-        ],
-        "missing": [_missing_json(each) for each in found.missing],
-        "missing_left_out": found.missing_left_out,
-    }
-
-
-def _missing_json(missing: MissingAccess) -> dict[str, Any]:
-    values = {name: getattr(missing, name) for name in missing.__slots__}
-    last_ms = values.pop("last_ms")
-    return {**values, "last": in_seconds(last_ms)}
-
-
-def _step_json(step: SecurityStep) -> dict[str, Any]:
-    return {
-        "step": step.name,
-        "state": str(step.state),
-        "standing": step.standing,
-        "todo": list(step.todo),
-        "settings": list(step.settings),
-        "commands": list(step.commands),
-        "page": step.page,
-    }
-
-
 def _show(output: Output, found: SecurityPlan) -> None:
-    output.table(
-        [
-            {"step": each.name, "state": str(each.state), "standing": each.standing}
-            for each in found.steps
-        ],
-        columns=("step", "state", "standing"),
-    )
+    output.table(_STEP.all(found.steps), columns=("step", "state", "standing"))
     for name, why in found.unknown.items():
         output.remark(f"{name} does not tell how it takes clients: {why}")
     if found.unknown:
@@ -134,15 +76,8 @@ def _show(output: Output, found: SecurityPlan) -> None:
     if found.missing:
         output.line("")
         output.line("Rights that no rule gives, refused if authorization is enforced:")
-        rows: list[dict[str, str | int]] = [
-            {
-                "user": each.user or "anonymous",
-                "right": each.right,
-                "resource": each.resource,
-                "requests": each.requests,
-                "because": each.because,
-            }
-            for each in found.missing[:_SHOWN]
+        rows = [
+            {**_MISSING(each), "user": each.user or "anonymous"} for each in found.missing[:_SHOWN]
         ]
         output.table(rows, columns=("user", "right", "resource", "requests", "because"))
         left_out = len(found.missing) - len(rows) + found.missing_left_out

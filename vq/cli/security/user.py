@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import click
 
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, record, shows, some
+from vq.cli.base.json_schema import Shape, record, shows, some
 from vq.cli.base.options import Commands, Invocation, command_options, no_effect, yes_option
 from vq.cli.base.passwords import new_password
-from vq.cli.base.text import in_seconds, utc
+from vq.cli.base.text import utc
 from vq.operations.security.users import (
     UserEntry,
     add_user,
@@ -24,14 +24,15 @@ from vq.operations.security.users import (
     rotate_user,
 )
 
-_USER: Final = record(
-    user=TEXT,
-    roles=some(TEXT),
-    passwords_since_s=some(NUMBER),
-    rotating=TRUTH,
-    created_s=NUMBER,
-    by=TEXT,
-    problem=TEXT,
+
+def _each_in_seconds(moments: tuple[int, ...]) -> list[float]:
+    return [each / 1000 for each in moments]
+
+
+_USER: Final = Shape(
+    UserEntry,
+    "user=name roles passwords_since_s=passwords_since_ms rotating created_s by problem",
+    passwords_since_s=_each_in_seconds,
 )
 _COLUMNS: Final = ("user", "roles", "password", "created", "by", "problem")
 
@@ -83,7 +84,7 @@ def list_(invocation: Invocation) -> None:
     found = invocation.call(list_users)
     output = invocation.output
     if output.as_json:
-        output.document([_values(each) for each in found])
+        output.document(_USER.all(found))
         return
     output.table([_row(each) for each in found], columns=_COLUMNS, optional=("problem",))
     if not found:
@@ -147,7 +148,7 @@ def roles(invocation: Invocation, name: str, added: Sequence[str], removed: Sequ
 @user.command()
 @_name
 @yes_option
-@shows(record(done=TRUTH, user=TEXT))
+@shows(record(done=bool, user=str))
 @command_options
 def remove(invocation: Invocation, name: str, yes: bool) -> None:
     """Remove a user; its connections end."""
@@ -171,23 +172,11 @@ def _new_password(invocation: Invocation, name: str, path: str | None) -> str:
 def _show(invocation: Invocation, entry: UserEntry, done: str) -> None:
     output = invocation.output
     if output.as_json:
-        output.document(_values(entry))
+        output.document(_USER(entry))
         return
     output.table([_row(entry)], columns=_COLUMNS, optional=("problem",))
     if done:
         output.remark(f"user {entry.name}: {done}")
-
-
-def _values(entry: UserEntry) -> dict[str, Any]:
-    return {
-        "user": entry.name,
-        "roles": list(entry.roles),
-        "passwords_since_s": [in_seconds(each) for each in entry.passwords_since_ms],
-        "rotating": entry.rotating,
-        "created_s": in_seconds(entry.created_ms),
-        "by": entry.by,
-        "problem": entry.problem,
-    }
 
 
 def _row(entry: UserEntry) -> dict[str, Any]:

@@ -3,53 +3,28 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from vq.cli.base.json_schema import TEXT, WHOLE, maybe, record, some
+from vq.cli.base.json_schema import Shape, having, maybe, some
 from vq.cli.base.options import Invocation
 from vq.model import Span
 from vq.operations.partitions.placements import Move, Moved
 
-RANGE_SCHEMA: Final = record(group=TEXT, start=WHOLE, end=maybe(WHOLE), first_number=maybe(WHOLE))
+RANGE: Final = Shape(Span, "group start end first_number")
 
-MOVES_SCHEMA: Final = some(
-    record(**{"topic": TEXT, "partition": WHOLE, "from": TEXT, "to": TEXT}, at_offset=maybe(WHOLE))
+_PLANNED: Final = Shape(
+    Move,
+    "topic=placement.topic partition=placement.partition from=source.group to=target.group",
 )
+_DONE: Final = Shape(Moved, "topic partition from=source to=target at_offset=offset")
+MOVES_SCHEMA: Final = some(having(_PLANNED, at_offset=maybe(int)))
 
 _COLUMNS = ("topic", "partition", "from", "to", "at_offset")
-
-
-def range_json(span: Span) -> dict[str, Any]:
-    """Return a range of offsets, and the number of its first message."""
-    return {
-        "group": span.group,
-        "start": span.start,
-        "end": span.end,
-        "first_number": span.first_number,
-    }
 
 
 def move_rows(planned: Sequence[Move], done: Sequence[Moved] | None) -> list[dict[str, Any]]:
     """Return the rows of moves that were done; of those that are planned without ``done``."""
     if done is None:
-        return [
-            {
-                "topic": each.placement.topic,
-                "partition": each.placement.partition,
-                "from": each.source.group,
-                "to": each.target.group,
-                "at_offset": None,
-            }
-            for each in planned
-        ]
-    return [
-        {
-            "topic": each.topic,
-            "partition": each.partition,
-            "from": each.source,
-            "to": each.target,
-            "at_offset": each.offset,
-        }
-        for each in done
-    ]
+        return [{**_PLANNED(each), "at_offset": None} for each in planned]
+    return _DONE.all(done)
 
 
 def show_moves(

@@ -1,6 +1,6 @@
 """``vq topic``: create, alter, list, describe, move, delete; ``close`` and others are beside it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -9,39 +9,39 @@ import click
 from vq import limits
 from vq.cli.base.completion import broker_group_names, topic_names
 from vq.cli.base.errors import CommandFailed, check_readable
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, having, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, having, record, shows, some
 from vq.cli.base.options import (
     Commands,
     Invocation,
-    WholeNumber,
     command_options,
+    partitions_option,
     yes_option,
 )
 from vq.cli.base.output import Value
-from vq.cli.base.text import in_seconds, utc
-from vq.cli.topics.moves import MOVES_SCHEMA, RANGE_SCHEMA, range_json, show_moves
+from vq.cli.base.text import utc
+from vq.cli.topics.moves import MOVES_SCHEMA, RANGE, show_moves
 from vq.cli.topics.topic_begin import begin
 from vq.cli.topics.topic_closing import close, drain, open_
-from vq.cli.topics.topic_deleting import delete, show_deleted, undelete
+from vq.cli.topics.topic_deleting import DELETED, delete, show_deleted, undelete
 from vq.cli.topics.topic_settings import (
-    SETTINGS_SCHEMA,
+    SETTINGS,
     remark_retention,
     remark_threshold,
     retention_s,
     settings_among,
-    settings_json,
     show_settings,
     shown_retention,
     shown_settings,
     topic_options,
     with_options,
 )
-from vq.cli.topics.verify import DAMAGE_SCHEMA, damage_json, verify
+from vq.cli.topics.verify import DAMAGE, verify
 from vq.client.cluster import ClusterClient
 from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.model import PartitionPlacement, Span, TopicOrigin, TopicSettings
 from vq.operations.cluster.settings import read_settings
 from vq.operations.partitions import placements
+from vq.operations.partitions.offsets import PartitionEnds
 from vq.operations.partitions.placements import Move, Moved
 from vq.operations.topics import topics
 from vq.operations.topics.clocks import plan_new_logs
@@ -52,12 +52,9 @@ from vq.operations.topics.topics import (
     TopicSummary,
 )
 
-_ORIGIN: Final = record(
-    created_s=maybe(NUMBER),
-    created_by=maybe(record(client=TEXT, host=TEXT)),
-    auto_created=maybe(TRUTH),
-)
-_PLACEMENT: Final = record(partition=WHOLE, group=maybe(TEXT), state=maybe(TEXT))
+_ORIGIN: Final = "created_s=origin.time_ms created_by=origin auto_created=origin.auto"
+_CREATED_BY: Final = Shape(TopicOrigin, "client host")
+_PLACEMENT: Final = Shape(PartitionPlacement, "partition group=writer_group state")
 
 
 @click.group(cls=Commands)
@@ -72,7 +69,7 @@ def topic() -> None:
 @click.option(
     "--if-not-exists", is_flag=True, help="Leave a topic of this name as it is, without an error."
 )
-@shows(record(topic=TEXT, id=TEXT, created=TRUTH, partitions=some(_PLACEMENT)))
+@shows(record(topic=str, id=str, created=bool, partitions=some(_PLACEMENT)))
 @command_options
 def create(invocation: Invocation, name: str, if_not_exists: bool, **options: Any) -> None:
     """Make a topic and place its partitions evenly on the live broker groups."""
@@ -85,7 +82,7 @@ def create(invocation: Invocation, name: str, if_not_exists: bool, **options: An
         return await topics.create_topic(cluster, name, wanted), True, wanted
 
     made, is_new, settings = invocation.call(work)
-    rows = [_placement_row(placement) for placement in made.partitions]
+    rows = [_PLACEMENT(each) for each in made.partitions]
     if not is_new:
         invocation.output.remark(_exists_text(made, settings))
     if invocation.output.as_json:
@@ -107,19 +104,11 @@ def _exists_text(found: Topic, wanted: TopicSettings) -> str:
     return f"{found.name} exists already and was left as it is{other}"
 
 
-def _placement_row(placement: PartitionPlacement) -> dict[str, Value]:
-    return {
-        "partition": placement.partition,
-        "group": placement.writer_group,
-        "state": str(placement.state),
-    }
-
-
 # alter ----------------------------------------------------------------------------------------
 @topic.command()
 @click.argument("name", shell_complete=topic_names)
 @topic_options(partitions_max=limits.PARTITIONS_PER_TOPIC_MAX, defaults=False)
-@shows(record(topic=TEXT, partitions=WHOLE, **SETTINGS_SCHEMA["properties"]))
+@shows(record(topic=str, partitions=int, **SETTINGS.fields))
 @command_options
 def alter(invocation: Invocation, name: str, partitions: int | None, **options: Any) -> None:
     """Change settings of a topic; one that is not given keeps its value.
@@ -155,40 +144,32 @@ _LIST_COLUMNS = (
 )
 
 
+def _open_groups(counts: Mapping[str, int]) -> list[str]:
+    return sorted(group for group in counts if group)
+
+
+def _closed_partitions(counts: Mapping[str, int]) -> int:
+    return counts.get("", 0)
+
+
+_SUMMARY: Final = Shape(
+    TopicSummary,
+    "topic=name id partitions=settings.partitions flush=settings.flush "
+    "replication=settings.replication min_insync=settings.min_insync retention_s=settings "
+    f"writable=settings.writable broker_groups=open closed_partitions=open {_ORIGIN}",
+    retention_s=retention_s,
+    broker_groups=_open_groups,
+    closed_partitions=_closed_partitions,
+    created_by=_CREATED_BY,
+)
+
+
 @topic.command(name="list")
 @click.option("--deleted", is_flag=True, help="The topics that `vq topic undelete` brings back.")
 @click.option(
     "--reserved", is_flag=True, help="Also topics that vq made for itself, as for dead letters."
 )
-@shows(
-    some(
-        having(
-            _ORIGIN,
-            topic=TEXT,
-            id=TEXT,
-            partitions=WHOLE,
-            flush=TEXT,
-            replication=TEXT,
-            min_insync=WHOLE,
-            retention_s=maybe(WHOLE),
-            writable=TRUTH,
-            broker_groups=some(TEXT),
-            closed_partitions=WHOLE,
-        )
-    ),
-    deleted=some(
-        record(
-            topic=TEXT,
-            id=TEXT,
-            partitions=WHOLE,
-            deleted_s=NUMBER,
-            deleted_by=record(client=TEXT, host=TEXT),
-            grace_s=WHOLE,
-            left_s=WHOLE,
-            gone_s=WHOLE,
-        )
-    ),
-)
+@shows(some(_SUMMARY), deleted=some(DELETED))
 @command_options
 def list_(invocation: Invocation, deleted: bool, reserved: bool) -> None:
     """List topics with their settings, or those that are deleted and can be brought back.
@@ -220,56 +201,37 @@ def _show_list(invocation: Invocation, found: Sequence[TopicSummary]) -> None:
         for each in found
     ]
     if invocation.output.as_json:
-        invocation.output.document([_summary_json(each) for each in found])
+        invocation.output.document(_SUMMARY.all(found))
         return
     invocation.output.table(rows, columns=_LIST_COLUMNS)
     if not rows:
         invocation.output.remark(f"cluster {invocation.client_config().cluster!r} has no topics")
 
 
-def _summary_json(found: TopicSummary) -> dict[str, Any]:
-    return {
-        "topic": found.name,
-        "id": found.id,
-        "partitions": found.settings.partitions,
-        "flush": str(found.settings.flush),
-        "replication": str(found.settings.replication),
-        "min_insync": found.settings.min_insync,
-        "retention_s": retention_s(found.settings),
-        "writable": found.settings.writable,
-        "broker_groups": sorted(group for group in found.open if group),
-        "closed_partitions": found.open.get("", 0),
-        **_origin_json(found.origin),
-    }
-
-
 # describe -------------------------------------------------------------------------------------
 _COLUMNS = ("partition", "group", "state", "earliest", "latest", "bytes", "damaged", "ranges")
 
 
+def _size(ends: PartitionEnds) -> int:
+    return ends.latest - ends.earliest
+
+
+HELD: Final = Shape(HeldBack, "by start bytes=size_bytes since_s")
+_PARTITION: Final = Shape(
+    PartitionDescription,
+    "partition=placement.partition group=placement.writer_group state earliest=ends.earliest "
+    "latest=ends.latest bytes=ends damaged ranges=placement.spans damage reasons held",
+    bytes=_size,
+    ranges=RANGE,
+    damage=DAMAGE,
+    held=HELD,
+)
+_TOPIC: Final = Shape(Topic, f"topic=name id {_ORIGIN}", created_by=_CREATED_BY)
+
+
 @topic.command()
 @click.argument("name", shell_complete=topic_names)
-@shows(
-    record(
-        topic=TEXT,
-        id=TEXT,
-        **_ORIGIN["properties"],
-        **SETTINGS_SCHEMA["properties"],
-        partitions=some(
-            having(
-                _PLACEMENT,
-                earliest=maybe(WHOLE),
-                latest=maybe(WHOLE),
-                bytes=maybe(WHOLE),
-                damaged=maybe(WHOLE),
-                ranges=some(RANGE_SCHEMA),
-                damage=some(DAMAGE_SCHEMA),
-                reasons=some(TEXT),
-                held=maybe(record(by=TEXT, start=WHOLE, bytes=WHOLE, since_s=maybe(NUMBER))),
-            )
-        ),
-    )
-)
+@shows(having(_TOPIC, **SETTINGS.fields, partitions=some(_PARTITION)))
 @command_options
 def describe(invocation: Invocation, name: str) -> None:
     """Show a topic: settings, and each partition with its place, state and offsets.
@@ -285,8 +247,9 @@ def describe(invocation: Invocation, name: str) -> None:
     rows = [_partition_row(each) for each in found.partitions]
     output = invocation.output
     if output.as_json:
-        partitions = [_partition_json(each) for each in found.partitions]
-        output.document({**_settings_json(found.topic), "partitions": partitions})
+        settings = SETTINGS(found.topic.settings)
+        partitions = _PARTITION.all(found.partitions)
+        output.document({**_TOPIC(found.topic), **settings, "partitions": partitions})
     else:
         output.record(settings_rows(found.topic))
         output.title("")
@@ -343,34 +306,10 @@ def _shown_origin(origin: TopicOrigin | None) -> dict[str, Value]:
     }
 
 
-def _settings_json(described: Topic) -> dict[str, Any]:
-    return {
-        "topic": described.name,
-        "id": described.id,
-        **_origin_json(described.origin),
-        **settings_json(described.settings),
-    }
-
-
-def _origin_json(origin: TopicOrigin | None) -> dict[str, Any]:
-    """Return who created a topic; null for one of an earlier vq."""
-    return {
-        "created_s": None if origin is None else in_seconds(origin.time_ms),
-        "created_by": None if origin is None else {"client": origin.client, "host": origin.host},
-        "auto_created": None if origin is None else origin.auto,
-    }
-
-
 def _partition_row(described: PartitionDescription) -> dict[str, Any]:
-    placement, ends = described.placement, described.ends
     return {
-        **_placement_row(placement),
-        "state": described.state,
-        "earliest": None if ends is None else ends.earliest,
-        "latest": None if ends is None else ends.latest,
-        "bytes": None if ends is None else ends.latest - ends.earliest,
-        "damaged": described.damaged,
-        "ranges": ", ".join(_span_text(each) for each in placement.spans),
+        **_PARTITION(described),
+        "ranges": ", ".join(_span_text(each) for each in described.placement.spans),
         "reason": "; ".join(described.reasons) or None,
     }
 
@@ -382,39 +321,10 @@ def _span_text(span: Span) -> str:
     return f"{span.group} from {span.start} to {span.end}"
 
 
-def _partition_json(described: PartitionDescription) -> dict[str, Any]:
-    row = _partition_row(described)
-    del row["ranges"], row["reason"]
-    return {
-        **row,
-        "ranges": [range_json(each) for each in described.placement.spans],
-        "damage": [damage_json(each) for each in described.damage],
-        "reasons": list(described.reasons),
-        "held": None if described.held is None else held_json(described.held),
-    }
-
-
-def held_json(held: HeldBack) -> dict[str, Any]:
-    return {
-        "by": held.by,
-        "start": held.start,
-        "bytes": held.size_bytes,
-        "since_s": None if held.since_ms is None else in_seconds(held.since_ms),
-    }
-
-
 # move -----------------------------------------------------------------------------------------
 @topic.command()
 @click.argument("name", shell_complete=topic_names)
-@click.option(
-    "--partition",
-    "partitions",
-    type=WholeNumber(min=0),
-    multiple=True,
-    required=True,
-    metavar="N",
-    help="Which one; may be given several times.",
-)
+@partitions_option("Which one; may be given several times.", required=True)
 @click.option(
     "--to",
     "group",
@@ -424,7 +334,7 @@ def held_json(held: HeldBack) -> dict[str, Any]:
     help="Group that takes over.",
 )
 @yes_option
-@shows(record(done=TRUTH, moves=MOVES_SCHEMA))
+@shows(record(done=bool, moves=MOVES_SCHEMA))
 @command_options
 def move(
     invocation: Invocation, name: str, partitions: Sequence[int], group: str, yes: bool
@@ -447,16 +357,9 @@ def move(
 # heal-clock -----------------------------------------------------------------------------------
 @topic.command(name="heal-clock")
 @click.argument("name", shell_complete=topic_names)
-@click.option(
-    "--partition",
-    "partitions",
-    type=WholeNumber(min=0),
-    multiple=True,
-    metavar="N",
-    help="Look at this one only; may be given several times.",
-)
+@partitions_option("Look at this one only; may be given several times.")
 @yes_option
-@shows(record(done=TRUTH, moves=MOVES_SCHEMA))
+@shows(record(done=bool, moves=MOVES_SCHEMA))
 @command_options
 def heal_clock(invocation: Invocation, name: str, partitions: Sequence[int], yes: bool) -> None:
     """Give partitions true append times again after a clock was ahead; copies nothing.

@@ -1,14 +1,16 @@
 """``vq topic begin``: have a lost partition begin anew at an offset that was never used."""
 
-from dataclasses import asdict
+from typing import Final
 
 import click
 
 from vq.cli.base.completion import topic_names
-from vq.cli.base.json_schema import TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, record, shows
 from vq.cli.base.options import Invocation, WholeNumber, command_options, yes_option
-from vq.cli.topics.moves import RANGE_SCHEMA, range_json
+from vq.cli.topics.moves import RANGE
 from vq.operations.topics.begins import NewBegin, begin_anew
+
+_BEGIN: Final = Shape(NewBegin, given_up=RANGE)
 
 
 @click.command()
@@ -25,17 +27,7 @@ from vq.operations.topics.begins import NewBegin, begin_anew
     help="Where it begins: beyond every offset that it ever had.",
 )
 @yes_option
-@shows(
-    record(
-        done=TRUTH,
-        topic=TEXT,
-        partition=WHOLE,
-        group=TEXT,
-        offset=WHOLE,
-        given_up=some(RANGE_SCHEMA),
-        committed=maybe(WHOLE),
-    )
-)
+@shows(record(done=bool, **_BEGIN.fields))
 @command_options
 def begin(invocation: Invocation, name: str, *, partition: int, offset: int, yes: bool) -> None:
     """Have a partition whose log is lost begin anew, at an offset that was never used.
@@ -50,9 +42,8 @@ def begin(invocation: Invocation, name: str, *, partition: int, offset: int, yes
 
     found = invocation.call(begin_anew, name, partition, offset, do=yes)
     invocation.output.remark(_text(found))
-    ranges = [range_json(each) for each in found.given_up]
     if invocation.output.as_json:
-        invocation.output.document({"done": yes, **asdict(found), "given_up": ranges})
+        invocation.output.document({"done": yes, **_BEGIN(found)})
     if not yes:
         invocation.only_planned()
 

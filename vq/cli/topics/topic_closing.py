@@ -1,32 +1,46 @@
 """``vq topic close``, ``open`` and ``drain``: taking a topic out of use without a lost message."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import click
 
 from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
+from vq.cli.base.json_schema import Shape, having, record, shows, some
 from vq.cli.base.options import Invocation, Seconds, command_options
-from vq.cli.base.text import in_seconds, utc
+from vq.cli.base.text import utc
+from vq.operations.groups.groups import GroupProgress
+from vq.operations.topics.closing import ClosedTopic, close_topic, open_topic
+from vq.operations.topics.emptying import GroupDrain
 
-if TYPE_CHECKING:
-    from vq.operations.groups.groups import GroupProgress
-    from vq.operations.topics.closing import ClosedTopic
-    from vq.operations.topics.emptying import GroupDrain
-from typing import Final
 
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, having, maybe, record, shows, some
+class _End(NamedTuple):
+    partition: int
+    end: int | None
 
-_CLOSED_TOPIC: Final = record(
-    topic=TEXT,
-    id=TEXT,
-    writable=TRUTH,
-    changed=TRUTH,
-    closed_s=maybe(NUMBER),
-    partitions=some(record(partition=WHOLE, end=maybe(WHOLE))),
-    unconfirmed=some(TEXT),
+
+def _ends(ends: Mapping[int, int | None]) -> list[_End]:
+    return [_End(*each) for each in sorted(ends.items())]
+
+
+def _closed(_: ClosedTopic) -> bool:
+    return False
+
+
+_CLOSED_TOPIC: Final = Shape(
+    ClosedTopic,
+    "topic id writable= changed closed_s partitions=ends unconfirmed",
+    writable=_closed,
+    partitions=_ends,
 )
+_BEHIND: Final = Shape(
+    GroupProgress, "partition owner committed end lag_bytes lag_messages stopped"
+)
+_DRAINED: Final = Shape(
+    GroupDrain, "group members by_stream done lag_bytes behind error?", behind=_BEHIND
+)
+
 
 _NAME = click.argument("name", shell_complete=topic_names)
 
@@ -51,30 +65,25 @@ def close(invocation: Invocation, name: str, timeout: float) -> None:
     Exit code 1 if that is not known in time: a broker does not answer, or nodes in sync lack
     messages. The topic is closed all the same, and brokers follow when they can.
     """
-    from vq.operations.topics.closing import close_topic
-
     found = invocation.call(close_topic, name, timeout=timeout)
     output = invocation.output
     if output.as_json:
-        output.document(_closed_json(found))
+        output.document(_CLOSED_TOPIC(found))
     else:
         said = "is closed for writes" if found.changed else "was closed already"
         output.remark(f"{name} {said}")
         if found.closed_ms is not None:
             output.remark(f"nothing is appended to it since {utc(found.closed_ms)}")
-        rows = [{"partition": number, "end": end} for number, end in sorted(found.ends.items())]
-        output.table(rows, columns=("partition", "end"))
+        output.table([each._asdict() for each in _ends(found.ends)], columns=_End._fields)
     _fail_unless_confirmed(found)
 
 
 @click.command(name="open")
 @_NAME
-@shows(record(topic=TEXT, id=TEXT, writable=TRUTH, changed=TRUTH))
+@shows(record(topic=str, id=str, writable=bool, changed=bool))
 @command_options
 def open_(invocation: Invocation, name: str) -> None:
     """Open a topic for writes again, after `vq topic close` or `drain`; also if it is open."""
-    from vq.operations.topics.closing import open_topic
-
     found = invocation.call(open_topic, name)
     if invocation.output.as_json:
         invocation.output.document(
@@ -94,33 +103,7 @@ def open_(invocation: Invocation, name: str) -> None:
     default=600.0,
     help="How long to wait; 0: look once.  [600]",
 )
-@shows(
-    having(
-        _CLOSED_TOPIC,
-        drained=TRUTH,
-        groups=some(
-            record(
-                group=TEXT,
-                members=maybe(WHOLE),
-                by_stream=TRUTH,
-                done=TRUTH,
-                lag_bytes=maybe(WHOLE),
-                behind=some(
-                    record(
-                        partition=WHOLE,
-                        owner=maybe(TEXT),
-                        committed=maybe(WHOLE),
-                        end=maybe(WHOLE),
-                        lag_bytes=maybe(WHOLE),
-                        lag_messages=maybe(WHOLE),
-                        stopped=maybe(TEXT),
-                    )
-                ),
-                error=maybe(TEXT),
-            )
-        ),
-    )
-)
+@shows(having(_CLOSED_TOPIC, drained=bool, groups=some(_DRAINED)))
 @command_options
 def drain(invocation: Invocation, name: str, timeout: float) -> None:
     """Close a topic for writes, and wait until every consumer group has handled all of it.
@@ -141,24 +124,15 @@ def drain(invocation: Invocation, name: str, timeout: float) -> None:
     )
     output = invocation.output
     if output.as_json:
-        groups = [_group_json(each) for each in found.groups]
-        document = {**_closed_json(found.closed), "drained": found.drained, "groups": groups}
-        output.document(document)
+        groups = _DRAINED.all(found.groups)
+        closed = _CLOSED_TOPIC(found.closed)
+        output.document({**closed, "drained": found.drained, "groups": groups})
     else:
-        rows = [_row(group, each) for group in found.groups for each in group.behind]
+        rows = [{"group": of.group, **_BEHIND(each)} for of in found.groups for each in of.behind]
         if rows:
             output.table(
                 rows,
-                columns=(
-                    "group",
-                    "partition",
-                    "owner",
-                    "committed",
-                    "end",
-                    "lag_bytes",
-                    "lag_messages",
-                    "stopped",
-                ),
+                columns=("group", *_BEHIND.fields),
                 optional=("owner", "committed", "stopped"),
             )
         if not found.groups:
@@ -171,7 +145,7 @@ def drain(invocation: Invocation, name: str, timeout: float) -> None:
         output.remark(f"{name} is drained: {len(found.groups)} group(s) have handled all of it")
 
 
-def _fail_unless_confirmed(found: "ClosedTopic") -> None:
+def _fail_unless_confirmed(found: ClosedTopic) -> None:
     """Raise if something may still be appended.
 
     Raises:
@@ -186,13 +160,13 @@ def _fail_unless_confirmed(found: "ClosedTopic") -> None:
         )
 
 
-def _tell(invocation: Invocation, groups: "Sequence[GroupDrain]") -> None:
+def _tell(invocation: Invocation, groups: Sequence[GroupDrain]) -> None:
     for each in groups:
         if not each.done:
             invocation.output.remark(f"waiting for {group_sentence(each)}")
 
 
-def group_sentence(found: "GroupDrain") -> str:
+def group_sentence(found: GroupDrain) -> str:
     """Say how far a group is behind, and why it may stay so."""
     if found.error:
         return f"group {found.group}, which cannot be read: {found.error}"
@@ -207,45 +181,3 @@ def group_sentence(found: "GroupDrain") -> str:
         first = stopped[0]
         text += f", and it stands in {first.topic}-{first.partition}: {first.stopped}"
     return text
-
-
-def _row(group: "GroupDrain", found: "GroupProgress") -> dict[str, Any]:
-    return {
-        "group": group.group,
-        "partition": found.partition,
-        "owner": found.owner,
-        "committed": found.committed,
-        "end": found.end,
-        "lag_bytes": found.lag_bytes,
-        "lag_messages": found.lag_messages,
-        "stopped": found.stopped,
-    }
-
-
-def _closed_json(found: "ClosedTopic") -> dict[str, Any]:
-    return {
-        "topic": found.topic,
-        "id": found.id,
-        "writable": False,
-        "changed": found.changed,
-        "closed_s": in_seconds(found.closed_ms),
-        "partitions": [
-            {"partition": number, "end": end} for number, end in sorted(found.ends.items())
-        ],
-        "unconfirmed": list(found.unconfirmed),
-    }
-
-
-def _group_json(found: "GroupDrain") -> dict[str, Any]:
-    behind = [_row(found, each) for each in found.behind]
-    for row in behind:
-        del row["group"]
-    return {
-        "group": found.group,
-        "members": found.members,
-        "by_stream": found.by_stream,
-        "done": found.done,
-        "lag_bytes": found.lag_bytes,
-        "behind": behind,
-        "error": found.error or None,
-    }

@@ -4,17 +4,18 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from vq.cli.base.completion import deleted_topic_names, topic_names
 from vq.cli.base.errors import check_readable
-from vq.cli.base.json_schema import TEXT, TRUTH, WHOLE, maybe, record, shows
+from vq.cli.base.json_schema import Shape, record, shows
 from vq.cli.base.options import Invocation, command_options, yes_option
-from vq.cli.base.text import in_seconds, utc
+from vq.cli.base.text import utc
 from vq.client.cluster import ClusterClient
 from vq.errors import UnknownTopic
+from vq.model import TopicDeletion
 from vq.operations.topics import deletion
 from vq.operations.topics.deletion import DeletedTopic, Deletion
 from vq.operations.topics.topics import Topic
@@ -24,19 +25,7 @@ from vq.operations.topics.topics import Topic
 @click.argument("name", shell_complete=topic_names)
 @click.option("--now", is_flag=True, help="For good, at once; also one that is deleted already.")
 @yes_option
-@shows(
-    record(
-        done=TRUTH,
-        topic=TEXT,
-        partitions=WHOLE,
-        bytes=WHOLE,
-        exact=TRUTH,
-        unreadable=maybe(TEXT),
-        keeps_data=TRUTH,
-        grace_s=WHOLE,
-        deleted=TRUTH,
-    )
-)
+@shows(record(done=bool, **Shape(Deletion).fields))
 @command_options
 def delete(invocation: Invocation, name: str, now: bool, yes: bool) -> None:
     """Delete a topic: its messages and every group's progress on it.
@@ -99,7 +88,7 @@ def duration(seconds: int) -> str:
 
 @click.command()
 @click.argument("name", shell_complete=deleted_topic_names)
-@shows(record(topic=TEXT, id=TEXT, partitions=WHOLE, changed=TRUTH))
+@shows(record(topic=str, id=str, partitions=int, changed=bool))
 @command_options
 def undelete(invocation: Invocation, name: str) -> None:
     """Bring a deleted topic back as it was: messages, settings and every group's progress.
@@ -152,7 +141,7 @@ def show_deleted(invocation: Invocation) -> None:
     found, unreadable = invocation.call(deletion.readable_deleted_topics)
     output = invocation.output
     if output.as_json:
-        output.document([_json(each) for each in found])
+        output.document(DELETED.all(found))
     else:
         output.table([_row(each) for each in found], columns=_COLUMNS)
         if not found:
@@ -176,14 +165,19 @@ def _row(found: "DeletedTopic") -> dict[str, Any]:
     }
 
 
-def _json(found: "DeletedTopic") -> dict[str, Any]:
-    return {
-        "topic": found.name,
-        "id": found.id,
-        "partitions": found.partitions,
-        "deleted_s": in_seconds(found.deletion.time_ms),
-        "deleted_by": {"client": found.deletion.client, "host": found.deletion.host},
-        "grace_s": found.deletion.grace_ms // 1000,
-        "left_s": found.left_s,
-        "gone_s": int(_gone(found).timestamp()),
-    }
+def _grace_s(grace_ms: int) -> int:
+    return grace_ms // 1000
+
+
+def _gone_s(found: DeletedTopic) -> int:
+    return int(_gone(found).timestamp())
+
+
+DELETED: Final = Shape(
+    DeletedTopic,
+    "topic=name id partitions deleted_s=deletion.time_ms deleted_by=deletion "
+    "grace_s=deletion.grace_ms left_s gone_s=",
+    deleted_by=Shape(TopicDeletion, "client host"),
+    grace_s=_grace_s,
+    gone_s=_gone_s,
+)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from vq import limits
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record
+from vq.cli.base.json_schema import Shape
 from vq.cli.base.options import compression_options, size_of
 from vq.cli.base.output import Output, Value
 from vq.coordination.tree.values.cluster import ClusterSettings
@@ -23,26 +23,6 @@ from vq.model import (
     Replication,
     RetentionPolicy,
     TopicSettings,
-)
-
-SETTINGS_SCHEMA: Final = record(
-    flush=TEXT,
-    flush_interval_messages=WHOLE,
-    flush_interval_s=NUMBER,
-    retention_s=maybe(WHOLE),
-    retention_bytes=maybe(WHOLE),
-    retention_early_s=maybe(WHOLE),
-    retention_policy=TEXT,
-    archive_after_s=maybe(WHOLE),
-    archive_to=maybe(TEXT),
-    max_message_bytes=WHOLE,
-    compression=TEXT,
-    compression_threshold_bytes=WHOLE,
-    replication=TEXT,
-    min_insync=WHOLE,
-    pool=TEXT,
-    readable=TRUTH,
-    writable=TRUTH,
 )
 
 #: Stand for None where a text is needed.
@@ -330,49 +310,34 @@ def shown_settings(settings: TopicSettings) -> dict[str, Value]:
         "compression_threshold": _threshold(settings),
         "replication": str(settings.replication),
         "min_insync": settings.min_insync,
-        "pool": settings.pool or COMMON_POOL,
+        "pool": _pool(settings),
         "readable": settings.readable,
         "writable": settings.writable,
     }
 
 
-def settings_json(settings: TopicSettings) -> dict[str, Any]:
-    """Return all settings but the number of partitions for a program: bytes, seconds, null."""
-    hours = settings.archived_after_hours
-    return {
-        "flush": str(settings.flush),
-        "flush_interval_messages": settings.flush_interval_messages,
-        "flush_interval_s": settings.flush_interval_ms / 1000,
-        "retention_s": retention_s(settings),
-        "retention_bytes": settings.retention_bytes,
-        "retention_early_s": _seconds(settings.retention_early_hours),
-        "retention_policy": str(settings.retention_policy),
-        "archive_after_s": None if hours is None else hours * 3600,
-        "archive_to": settings.archive_to,
-        "max_message_bytes": settings.max_message_bytes,
-        "compression": str(settings.compression or "none"),
-        "compression_threshold_bytes": _threshold(settings),
-        "replication": str(settings.replication),
-        "min_insync": settings.min_insync,
-        "pool": settings.pool or COMMON_POOL,
-        "readable": settings.readable,
-        "writable": settings.writable,
-    }
+def _compression(settings: TopicSettings) -> str:
+    return str(settings.compression or "none")
+
+
+def _pool(settings: TopicSettings) -> str:
+    return settings.pool or COMMON_POOL
 
 
 def show_settings(output: Output, first: Mapping[str, Value], settings: TopicSettings) -> None:
     """Print settings behind the fields of ``first``."""
-    shown = settings_json(settings) if output.as_json else shown_settings(settings)
+    shown = SETTINGS(settings) if output.as_json else shown_settings(settings)
     output.record({**first, **shown})
 
 
 def retention_s(settings: TopicSettings) -> int | None:
     """Return how long messages are kept in seconds; None: for ever."""
-    return _seconds(settings.retention_hours)
+    hours = settings.retention_hours
+    return None if hours is None else _seconds(hours)
 
 
-def _seconds(hours: int | None) -> int | None:
-    return None if hours is None else hours * 3600
+def _seconds(hours: int) -> int:
+    return hours * 3600
 
 
 def shown_retention(settings: TopicSettings) -> str:
@@ -384,3 +349,19 @@ def shown_retention(settings: TopicSettings) -> str:
 def _threshold(settings: TopicSettings) -> int:
     given = settings.compression_threshold
     return limits.COMPRESSION_THRESHOLD_BYTES if given is None else given
+
+
+#: All settings but the number of partitions.
+SETTINGS: Final = Shape(
+    TopicSettings,
+    "flush flush_interval_messages flush_interval_s retention_s=retention_hours retention_bytes "
+    "retention_early_s=retention_early_hours retention_policy archive_after_s=archived_after_hours "
+    "archive_to max_message_bytes compression= compression_threshold_bytes= replication "
+    "min_insync pool= readable writable",
+    retention_s=_seconds,
+    retention_early_s=_seconds,
+    archive_after_s=_seconds,
+    compression=_compression,
+    compression_threshold_bytes=_threshold,
+    pool=_pool,
+)

@@ -7,54 +7,34 @@ import click
 
 from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, maybe, record, shows, some
-from vq.cli.base.options import Invocation, WholeNumber, command_options
-from vq.cli.base.text import in_seconds
+from vq.cli.base.json_schema import Shape, shows, some
+from vq.cli.base.options import (
+    Invocation,
+    command_options,
+    partitions_option,
+)
 from vq.errors import InvalidArgument
 from vq.operations.base.sizes import bytes_text
 from vq.operations.brokers.brokers import Damage
 from vq.operations.topics.verification import Verified, VerifyProgress
 from vq.operations.topics.verification import verify as verify_topics
 
-DAMAGE_SCHEMA: Final = record(
-    group=TEXT,
-    node=maybe(TEXT),
-    start=WHOLE,
-    end=WHOLE,
-    file=TEXT,
-    reason=TEXT,
-    found_s=maybe(NUMBER),
+#: A damaged range without the topic and the partition, which its row says.
+DAMAGE_WORDS: Final = "group node? start end file reason found_s?"
+DAMAGE: Final = Shape(Damage, DAMAGE_WORDS)
+_VERIFIED: Final = Shape(
+    Verified,
+    "topic partition group node? damaged repaired error? read_bytes skipped_bytes damage",
+    damage=DAMAGE,
 )
 
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=topic_names)
 @click.option("--all", "everything", is_flag=True, help="All topics.")
-@click.option(
-    "--partition",
-    "partitions",
-    type=WholeNumber(min=0),
-    multiple=True,
-    metavar="N",
-    help="Only this one; may be given several times.",
-)
+@partitions_option("Only this one; may be given several times.")
 @click.option("--again", is_flag=True, help="Read also what was found intact within a day.")
-@shows(
-    some(
-        record(
-            topic=TEXT,
-            partition=WHOLE,
-            group=TEXT,
-            node=maybe(TEXT),
-            damaged=maybe(WHOLE),
-            repaired=maybe(WHOLE),
-            error=maybe(TEXT),
-            read_bytes=maybe(WHOLE),
-            skipped_bytes=maybe(WHOLE),
-            damage=maybe(some(DAMAGE_SCHEMA)),
-        )
-    )
-)
+@shows(some(_VERIFIED))
 @command_options
 def verify(
     invocation: Invocation,
@@ -98,7 +78,7 @@ def _show(invocation: Invocation, found: Sequence[Verified]) -> None:
     rows = [_row(each) for each in found]
     output = invocation.output
     if output.as_json:
-        output.document([_json(each) for each in found])
+        output.document(_VERIFIED.all(found))
     else:
         columns = (
             "topic",
@@ -126,38 +106,7 @@ def _show(invocation: Invocation, found: Sequence[Verified]) -> None:
 
 def _row(verified: Verified) -> dict[str, Any]:
     return {
-        "topic": verified.topic,
-        "partition": verified.partition,
-        "group": verified.group,
-        "node": verified.node or None,
+        **_VERIFIED(verified),
         "read": bytes_text(verified.read_bytes),
         "skipped": bytes_text(verified.skipped_bytes),
-        "damaged": verified.damaged,
-        "repaired": verified.repaired,
-        "error": verified.error or None,
-    }
-
-
-def _json(verified: Verified) -> dict[str, Any]:
-    row = {name: value for name, value in _row(verified).items() if name not in {"read", "skipped"}}
-    return {
-        **row,
-        "read_bytes": verified.read_bytes,
-        "skipped_bytes": verified.skipped_bytes,
-        "damage": None
-        if verified.damage is None
-        else [damage_json(each) for each in verified.damage],
-    }
-
-
-def damage_json(damage: Damage) -> dict[str, Any]:
-    """Return a damaged range without the topic and the partition, which its row says."""
-    return {
-        "group": damage.group,
-        "node": damage.node or None,
-        "start": damage.start,
-        "end": damage.end,
-        "file": damage.file,
-        "reason": damage.reason,
-        "found_s": in_seconds(damage.found_ms or None),
     }

@@ -13,6 +13,7 @@ in either direction.
 import asyncio
 import contextlib
 import random
+from itertools import chain
 from typing import Final
 
 from vq import limits
@@ -210,11 +211,12 @@ class SlotLease(OwnNode[int]):
             node = await self._coordinator.get(SLOTS)
         start = SlotCounter.decode(SLOTS, node.data).next
         taken = set(await self._coordinator.children(SLOTS))
-        order = [(start + step) % self._count for step in range(self._count)]
-        free = [slot for slot in order if str(slot) not in taken]
-        if free:
-            slot = next((slot for slot in free if slot not in passed), free[0])
-            return node.stat.version, slot
+        order = ((start + step) % self._count for step in range(self._count))
+        free = (slot for slot in order if str(slot) not in taken)  # there are many: no list of all
+        first = next(free, None)
+        if first is not None:
+            unpassed = (slot for slot in chain([first], free) if slot not in passed)
+            return node.stat.version, next(unpassed, first)
         raise NoSlotFree(
             f"all {self._count} message-id slots are leased: so many producers are open in this "
             "cluster; close some, or share one producer in each process"

@@ -17,7 +17,7 @@ of batch 8 gets epoch 15.
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 from vq import limits
@@ -37,7 +37,7 @@ from vq.coordination.tree.coordinator import (
 )
 from vq.coordination.tree.reading import children_or_none, gather_all, numbered_children
 from vq.coordination.tree.update import AGAIN, Plan, apply_plan
-from vq.coordination.tree.values.value import Value
+from vq.coordination.tree.values.value import Value, read_fields
 from vq.errors import CoordinationError, InvalidState
 from vq.model import check_name
 
@@ -102,16 +102,12 @@ class WriteTopic(Value):
         """Return the path of the topic."""
         return join(topics_of(write), topic)
 
-    def _to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "ends": list(self.ends)}
-
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        ends = document["ends"]
-        if not all(type(each) is int and each >= 0 for each in ends):
+        found = read_fields(cls, document)
+        if any(end < 0 for end in found["ends"]):
             raise ValueError("ends")
-        given = {name: document[name] for name in ("batch", "topic_id")}
-        return cls(**cls._plain_fields(given), ends=tuple(ends))
+        return cls(**found)
 
 
 def path_of(write: str) -> str:

@@ -8,7 +8,7 @@ from vq.client.config import MessageFactoryConfig
 from vq.coordination.tree.coordinator import Coordinator, NoNode, NotEmpty
 from vq.coordination.tree.paths import BROKERS
 from vq.coordination.tree.reading import children_or_none
-from vq.coordination.tree.zk import ROOT, ZooKeeperCoordinator
+from vq.coordination.zookeeper.zk import ROOT, ZooKeeperCoordinator
 from vq.errors import CoordinationError
 
 

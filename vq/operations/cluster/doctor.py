@@ -25,11 +25,11 @@ from vq.coordination.groups import groups
 from vq.coordination.leases import runs
 from vq.coordination.topics.summaries import read_summaries
 from vq.coordination.tree.coordinator import Unreadable
-from vq.coordination.tree.four_letter import four_letter_word, is_of_zookeeper
 from vq.coordination.tree.paths import BROKERS
-from vq.coordination.tree.probe import why_no_session
 from vq.coordination.tree.reading import gather_all
 from vq.coordination.tree.values.group_terms import ANY_STORE, ZOOKEEPER
+from vq.coordination.zookeeper.four_letter import four_letter_word, is_of_zookeeper
+from vq.coordination.zookeeper.probe import why_no_session
 from vq.errors import InvalidArgument, VqError
 from vq.limits import PARTITIONS_PER_TOPIC_MAX
 from vq.log_lines import get_logger

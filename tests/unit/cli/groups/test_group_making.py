@@ -66,7 +66,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         found.update(group=group, **terms)
         return planned(TERMS)
 
-    monkeypatch.setattr(Invocation, "call", lambda _, operation: asyncio.run(operation(None)))
+    monkeypatch.setattr(
+        Invocation, "call", lambda _, operation, *given: asyncio.run(operation(None, *given))
+    )
     monkeypatch.setattr(group_making, "export_group", export)
     monkeypatch.setattr(group_making, "plan_import_group", plan_import)
     monkeypatch.setattr(group_making, "plan_create_group", plan_create)

@@ -241,7 +241,7 @@ def test_who_holds_back_what_is_said(by: str, since_ms: int | None, told: str) -
     held = HeldBack(by, 70, 500, since_ms)
     assert topic.held_text("t", 3, held) == told
     since_s = None if since_ms is None else since_ms / 1000
-    assert topic.held_json(held) == {"by": by, "start": 70, "bytes": 500, "since_s": since_s}
+    assert topic.HELD(held) == {"by": by, "start": 70, "bytes": 500, "since_s": since_s}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from vq.coordination.tree.coordinator import join
 from vq.coordination.tree.paths import ALLOCATIONS
-from vq.coordination.tree.values.value import Value, check_type
+from vq.coordination.tree.values.value import Value, read
 from vq.errors import InvalidState
 from vq.limits import is_valid_name
 
@@ -87,11 +87,14 @@ class OrderedPool(NamedTuple):
 
 
 _PLAIN: Final = {
-    "started_ms": "int",
-    "by": "str",
-    "source": "str",
-    "at_a_time": "int",
-    "pause_s": "float",
+    "started_ms": int,
+    "by": str,
+    "source": str,
+    "at_a_time": int,
+    "pause_s": float,
+    "topics": tuple[str, ...],
+    "groups": tuple[str, ...],
+    "ids": tuple[str, ...],
 }
 
 
@@ -154,18 +157,11 @@ class AllocationOrder(Value):
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        for name, kind in (*_PLAIN.items(), ("topics", "tuple"), ("groups", "tuple")):
-            check_type(name, document[name], kind)
-        topics, groups = document["topics"], document["groups"]
+        found = {name: read(name, document[name], kind) for name, kind in _PLAIN.items()}
+        topics, groups = found.pop("topics"), found.pop("groups")
         for name in (*topics, *groups):
             if not is_valid_name(name):
                 raise ValueError(f"{name!r} is not a name")
-        check_type("ids", document["ids"], "tuple")
-        pools = []
-        for topic, pool in document["pools"]:
-            check_type("topic", topic, "str")
-            check_type("pool", pool, "str | None")
-            pools.append(OrderedPool(topic, pool))
         moves = []
         for numbers in document["moves"]:
             if len(numbers) != 5 or any(type(each) is not int or each < 0 for each in numbers):
@@ -175,9 +171,8 @@ class AllocationOrder(Value):
                 OrderedMove(topics[topic], partition, groups[source], groups[target], start)
             )
         return cls(
-            **{name: document[name] for name in _PLAIN},
-            ids=dict(zip(topics, document["ids"], strict=True)),
-            pools=tuple(pools),
+            **{**found, "ids": dict(zip(topics, found["ids"], strict=True))},
+            pools=read("pools", document["pools"], tuple[OrderedPool, ...]),
             moves=tuple(moves),
         )
 
@@ -223,19 +218,6 @@ class AllocationProgress(Value):
             for each in self.failed[:NAMED_MAX]
         )
         return replace(self, moving=self.moving[:NAMED_MAX], failed=failed)
-
-    @classmethod
-    def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        plain = {name: document[name] for name in ("by", "updated_ms", "done", "moving")}
-        values = cls._plain_fields(plain)
-        failed = []
-        for topic, partition, error in document["failed"]:
-            check_type("topic", topic, "str")
-            check_type("partition", partition, "int")
-            check_type("error", error, "str")
-            failed.append(FailedMove(topic, partition, error))
-        values["moving"] = tuple(values["moving"])
-        return cls(**values, state=AllocationState(document["state"]), failed=tuple(failed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,11 @@
 """Values below ``audit``: what operators did, and what of that may have cost messages."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from types import MappingProxyType
-from typing import Any, Final, Self
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
 from vq.coordination.tree.coordinator import join
 from vq.coordination.tree.paths import ACTS, AUDIT
-from vq.coordination.tree.values.value import Value, check_type
+from vq.coordination.tree.values.value import Value
 
 #: Unclean elections of a group that are remembered.
 UNCLEAN_ELECTIONS_MAX: Final = 20
@@ -32,25 +30,6 @@ class UncleanElections(Value):
     def with_election(self, election: "UncleanElection") -> Self:
         """Return the list with one more, and without the oldest ones beyond the bound."""
         return replace(self, elections=(*self.elections, election)[-UNCLEAN_ELECTIONS_MAX:])
-
-    def _to_json(self) -> dict[str, Any]:
-        return {"elections": [asdict(each) for each in self.elections]}
-
-    @classmethod
-    def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        return cls(
-            elections=tuple(
-                UncleanElection(
-                    time_ms=int(each["time_ms"]),
-                    who=str(each["who"]),
-                    node=str(each["node"]),
-                    epoch=int(each["epoch"]),
-                    insync=tuple(map(str, each["insync"])),
-                    topics=tuple(map(str, each["topics"])),
-                )
-                for each in document["elections"]
-            )
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +68,6 @@ class ActRecord(Value):
         """Return the path of the record of an act."""
         return join(ACTS, act)
 
-    def _to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        return cls(**_checked(cls, document))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActOutcome(Value):
@@ -121,30 +93,6 @@ class ActOutcome(Value):
     def path(act: str) -> str:
         """Return the path of the outcome of an act."""
         return join(ACTS, act, "end")
-
-    def _to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        return cls(**_checked(cls, document))
-
-
-def _checked(kind: type[Any], document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a record or an outcome; an earlier vq wrote fewer."""
-    found = {
-        each.name: document[each.name]
-        for each in fields(kind)
-        if each.name in document or each.name not in _ADDED
-    }
-    for name, value in found.items():
-        check_type(name, value, _TYPES.get(name, "str"))
-    return found
-
-
-#: Of fields that are no texts.
-_TYPES: Final = MappingProxyType({"time_ms": "int", "partitions": "int", "refused": "bool"})
-_ADDED: Final = frozenset({"charged", "partitions", "refused"})
 
 
 @dataclass(frozen=True, slots=True)

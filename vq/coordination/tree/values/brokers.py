@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from vq.coordination.tree.coordinator import join
 from vq.coordination.tree.paths import BROKERS
@@ -22,6 +22,7 @@ class BrokerGroup(Value):
     """
 
     _what = "broker group"
+    _omits = ("drained",)
     pool: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     draining: bool = False
@@ -35,12 +36,6 @@ class BrokerGroup(Value):
     def path(group: str) -> str:
         """Return the group's path."""
         return join(BROKERS, group)
-
-    def _to_json(self) -> dict[str, Any]:
-        values = Value._to_json(self)
-        if not self.drained:
-            del values["drained"]
-        return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +57,7 @@ class GroupState(Value):
     """
 
     _what = "group state"
+    _omits = ("successor", "unclean", "left")
     epoch: int
     master: str
     insync: tuple[str, ...]
@@ -85,46 +81,8 @@ class GroupState(Value):
     def _to_json(self) -> dict[str, Any]:
         values = Value._to_json(self)
         if not self.successor:
-            del values["successor"], values["resigns"]
-        if not self.unclean:
-            del values["unclean"]
-        if not self.left:
-            del values["left"]
+            del values["resigns"]
         return values
-
-    @classmethod
-    def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        insync = document["insync"]
-        if not isinstance(insync, list) or not all(isinstance(node, str) for node in insync):
-            raise TypeError(f"insync = {insync!r} is not a list of nodes")
-        incarnations = document["incarnations"]
-        if not all(type(czxid) is int for czxid in incarnations.values()):
-            raise TypeError(f"incarnations = {incarnations!r} are not numbers")
-        if type(document["epoch"]) is not int or not isinstance(document["master"], str):
-            raise TypeError("epoch or master has another type")
-        directories = document.get("directories", {})
-        if not all(isinstance(directory, str) for directory in directories.values()):
-            raise TypeError(f"directories = {directories!r} are not strings")
-        unclean = document.get("unclean", False)
-        if not isinstance(unclean, bool):
-            raise TypeError(f"unclean = {unclean!r} is not a bool")
-        offer = document.get("successor", ""), document.get("resigns", False)
-        if not isinstance(offer[0], str) or not isinstance(offer[1], bool):
-            raise TypeError(f"successor, resigns = {offer!r} are not a string and a bool")
-        left = document.get("left", [])
-        if not isinstance(left, list) or not all(isinstance(node, str) for node in left):
-            raise TypeError(f"left = {left!r} is not a list of nodes")
-        return cls(
-            epoch=document["epoch"],
-            master=document["master"],
-            insync=tuple(insync),
-            incarnations=dict(incarnations),
-            directories=dict(directories),
-            successor=offer[0],
-            resigns=offer[1],
-            unclean=unclean,
-            left=tuple(left),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +100,7 @@ class Registration(Value):
     """
 
     _what = "broker node"
+    _omits = ("rack", "damaged", "full", "log_end_bytes")
     host: str
     port: int
     metrics_port: int = 0
@@ -155,13 +114,6 @@ class Registration(Value):
     damaged: bool = False
     full: bool = False
     log_end_bytes: int = 0
-
-    def _to_json(self) -> dict[str, Any]:
-        values = Value._to_json(self)
-        for name in ("rack", "damaged", "full", "log_end_bytes"):
-            if not values[name]:
-                del values[name]
-        return values
 
     @staticmethod
     def parent(group: str) -> str:

@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Self
 
 from vq.coordination.tree.coordinator import join
@@ -17,7 +17,7 @@ from vq.coordination.tree.values.group_terms import (
     check_model,
     check_order,
 )
-from vq.coordination.tree.values.value import FORMAT_VERSION, Value, check_type, declared_fields
+from vq.coordination.tree.values.value import FORMAT_VERSION, Value, read_fields
 from vq.errors import InvalidArgument
 from vq.limits import EPOCH_MAX
 from vq.message_filter import Filter
@@ -46,29 +46,6 @@ class Roll:
     strategy: str
     topics: Mapping[str, Filter] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what the contract stores."""
-        return {
-            "until_ms": self.until_ms,
-            "mode": str(self.mode),
-            "order": str(self.order),
-            "strategy": self.strategy,
-            "topics": {topic: each.stored for topic, each in self.topics.items()},
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Return what ``to_json`` stored; fields of a newer vq are ignored."""
-        values = {name: document[name] for name in ("mode", "order", "strategy", "topics")}
-        values["until_ms"] = document["until_ms"]
-        for each in fields(cls):
-            check_type(each.name, values[each.name], str(each.type))
-        return cls(**{**values, "topics": _filters(values["topics"])})
-
-
-def _filters(stored: Mapping[str, str]) -> dict[str, Filter]:
-    return {topic: Filter.of_stored(text) for topic, text in stored.items()}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroup(Value):
@@ -92,13 +69,17 @@ class ConsumerGroup(Value):
 
     _what = "consumer group"
     _newest = 2
+    _omits = (
+        *("mode", "order", "strategy", "offset_store", "patterns", "failure", "roll"),
+        "by_stream",  # an earlier vq knows it
+    )
     model: str = GroupModel.CLUSTERING
+    start: str = "earliest"
+    topics: Mapping[str, Filter] = field(default_factory=dict)
     mode: str = WorkingMode.ORDERLY
     order: str = Ordering.STRICT
     strategy: str = STICKY
     offset_store: str = ZOOKEEPER
-    start: str = "earliest"
-    topics: Mapping[str, Filter] = field(default_factory=dict)
     patterns: Mapping[str, Filter] = field(default_factory=dict)
     failure: FailurePolicy = field(default_factory=FailurePolicy)
     roll: Roll | None = None
@@ -117,47 +98,9 @@ class ConsumerGroup(Value):
         check_order(self.mode, self.order, self.failure.on_failure)
         self.rolled()  # what it rolls to must fit together with the rest, too
 
-    @property
-    def _terms(self) -> dict[str, Any]:
-        """The terms that an earlier vq does not know and that have not their defaults."""
-        terms: dict[str, Any] = {
-            name: str(getattr(self, name))
-            for name, default in (
-                ("mode", WorkingMode.ORDERLY),
-                ("order", Ordering.STRICT),
-                ("strategy", STICKY),
-                ("offset_store", ZOOKEEPER),
-            )
-            if getattr(self, name) != default
-        }
-        if self.patterns:
-            terms["patterns"] = {each: wanted.stored for each, wanted in self.patterns.items()}
-        if self.failure != FailurePolicy():
-            terms["failure"] = self.failure.to_json()
-        if self.roll is not None:
-            terms["roll"] = self.roll.to_json()
-        return terms
-
     def _version(self) -> int:
-        return self._newest if self._terms else FORMAT_VERSION
-
-    def _to_json(self) -> dict[str, Any]:
-        topics = {topic: each.stored for topic, each in self.topics.items()}
-        values = {"model": str(self.model), "start": self.start, "topics": topics, **self._terms}
-        return {**values, "by_stream": True} if self.by_stream else values
-
-    @classmethod
-    def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        nested = {"failure", "roll"}
-        plain = {name: value for name, value in document.items() if name not in nested}
-        values = cls._plain_fields(plain)
-        values["topics"] = _filters(values.get("topics", {}))
-        values["patterns"] = _filters(values.get("patterns", {}))
-        if "failure" in document:
-            values["failure"] = FailurePolicy.from_json(document["failure"])
-        if "roll" in document:
-            values["roll"] = Roll.from_json(document["roll"])
-        return cls(**values)
+        terms = self._to_json().keys() - {"model", "start", "topics", "by_stream"}
+        return self._newest if terms else FORMAT_VERSION
 
     def filter_of(self, topic: str) -> Filter | None:
         """Return the filter of a topic, by name or pattern; None: the group does not read it."""
@@ -201,6 +144,7 @@ class Member(Value):
     """
 
     _what = "group member"
+    _omits = ("rack", "patterns", "kept_topics", "kept_s")
     host: str = ""
     pid: int = 0
     topics: tuple[str, ...] = ()
@@ -215,14 +159,6 @@ class Member(Value):
         """Whether it subscribes to a topic, by name or by pattern."""
         return topic in self.topics or any(matches(each, topic) for each in self.patterns)
 
-    def _to_json(self) -> dict[str, Any]:
-        values = Value._to_json(self)
-        return {
-            name: value
-            for name, value in values.items()
-            if value or name not in {"rack", "patterns", "kept_topics", "kept_s"}
-        }
-
     @staticmethod
     def parent(group: str) -> str:
         """Return the path that holds the group's members."""
@@ -232,13 +168,6 @@ class Member(Value):
     def path(cls, group: str, member: str) -> str:
         """Return the member's path."""
         return join(cls.parent(group), member)
-
-    @classmethod
-    def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        values = cls._plain_fields(document)
-        for name in ("topics", "patterns", "kept_topics"):
-            values[name] = tuple(values.get(name, ()))
-        return cls(**values)
 
 
 class PartitionOfGroup(Value):
@@ -287,6 +216,7 @@ class Assignment(PartitionOfGroup):
     """
 
     _what = "assignment"
+    _omits = ("history",)
     _folder = "assignment"
     member: str = ""
     generation: int = 0
@@ -303,29 +233,6 @@ class Assignment(PartitionOfGroup):
         if type(member) is not str:
             raise cls._unreadable(path, data, TypeError(f"member = {member!r} is not str"))
         return member
-
-    def _to_json(self) -> dict[str, Any]:
-        values: dict[str, Any] = {"member": self.member, "generation": self.generation}
-        if self.history:
-            values["history"] = [asdict(each) for each in self.history]
-        return values
-
-    @classmethod
-    def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        plain = {name: value for name, value in document.items() if name != "history"}
-        stored = document.get("history", [])
-        if not isinstance(stored, list):
-            raise TypeError(f"history = {stored!r} is not a list")
-        history = tuple(_past_claim(each) for each in stored)
-        return cls(**cls._plain_fields(plain), history=history)
-
-
-def _past_claim(document: Mapping[str, Any]) -> PastClaim:
-    declared = declared_fields(PastClaim)
-    found = {name: document[name] for name in declared}
-    for name, value in found.items():
-        check_type(name, value, declared[name])
-    return PastClaim(**found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,48 +286,25 @@ class CommittedOffset(PartitionOfGroup):
     """
 
     _what = "offset"
+    _omits = ("message_id", "epoch", "topic_id", "stopped", "ahead", "copied")
     _folder = "offsets"
     offset: int
     message_id: int | None = None
+    epoch: int = 0
     time_ms: int = 0
     member: str = ""
     topic_id: str = ""
     stopped: str = ""
-    epoch: int = 0
-    copied: bool = False
     ahead: tuple[tuple[int, int], ...] = ()
+    copied: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.epoch <= EPOCH_MAX:
             raise ValueError(f"epoch = {self.epoch} is outside [0, {EPOCH_MAX}]")
 
-    def _to_json(self) -> dict[str, Any]:
-        epoch = self.epoch or None
-        values = {"offset": self.offset, "message_id": self.message_id, "epoch": epoch}
-        known = {name: value for name, value in values.items() if value is not None}
-        texts = {"topic_id": self.topic_id, "stopped": self.stopped}
-        present: dict[str, Any] = {name: text for name, text in texts.items() if text}
-        if self.ahead:
-            present["ahead"] = [list(each) for each in self.ahead]
-        if self.copied:
-            present["copied"] = True
-        return {**known, "time_ms": self.time_ms, "member": self.member, **present}
-
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        plain = {name: value for name, value in document.items() if name != "ahead"}
-        values = cls._plain_fields(plain)
-        values["ahead"] = _offsets_and_ids(document.get("ahead", []))
         # No message has the id 0; an earlier vq wrote it for an unknown one.
-        return cls(**{**values, "message_id": values.get("message_id") or None})
-
-
-def _offsets_and_ids(stored: object) -> tuple[tuple[int, int], ...]:
-    if not isinstance(stored, list):
-        raise TypeError(f"ahead = {stored!r} is not a list")
-    pairs = []
-    for each in stored:
-        if not isinstance(each, list) or [type(one) for one in each] != [int, int]:
-            raise TypeError(f"ahead has {each!r}, which is not an offset and an id")
-        pairs.append((each[0], each[1]))
-    return tuple(pairs)
+        return cls(
+            **{**read_fields(cls, document), "message_id": document.get("message_id") or None}
+        )

@@ -1,8 +1,8 @@
 """Value of ``security/identities``: who holds rights in ZooKeeper; see ``tree.acls``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Final
 
 from vq.coordination.tree.coordinator import join
 from vq.coordination.tree.paths import SECURITY
@@ -51,24 +51,3 @@ class Identities(SingleValue):
     def path() -> str:
         """Return the path of the only node."""
         return join(SECURITY, "identities")
-
-    def _to_json(self) -> dict[str, Any]:
-        return {
-            "operators": list(self.operators),
-            "brokers": list(self.brokers),
-            "clients": {digest: list(groups) for digest, groups in self.clients.items()},
-        }
-
-    @classmethod
-    def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        return cls(
-            operators=_texts(document["operators"]),
-            brokers=_texts(document["brokers"]),
-            clients={str(each): _texts(of) for each, of in document["clients"].items()},
-        )
-
-
-def _texts(given: Sequence[object]) -> tuple[str, ...]:
-    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-        raise ValueError(f"{shown(given)} is not a list of texts")
-    return tuple(str(each) for each in given)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
 
 from vq.coordination.tree.coordinator import join
 from vq.coordination.tree.paths import LEASES
@@ -58,10 +57,3 @@ class LeaseTimes(Value):
     def path(job: str) -> str:
         """Return the path of the times of a job."""
         return join(LEASES, job, "times")
-
-    @classmethod
-    def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        found = document["due_ms"]
-        if not isinstance(found, dict) or any(type(each) is not int for each in found.values()):
-            raise TypeError(f"due_ms = {found!r} is not an object of whole numbers")
-        return cls(due_ms=found)

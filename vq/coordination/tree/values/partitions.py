@@ -61,6 +61,7 @@ class PlacementChanges(Value):
     """
 
     _what = "list of changed partitions"
+    _omits = ("open",)
     version: int = 0
     partitions: tuple[int, ...] = ()
     open: Mapping[str, int] | None = None
@@ -100,21 +101,10 @@ class PlacementChanges(Value):
         return frozenset(self.partitions[len(self.partitions) - missed :])
 
     def _to_json(self) -> dict[str, Any]:
-        values: dict[str, Any] = {"version": self.version, "partitions": self.partitions}
-        if self.open is not None and len(self.open) <= OPEN_GROUPS_MAX:
-            values["open"] = dict(self.open)
+        values = Value._to_json(self)
+        if len(self.open or ()) > OPEN_GROUPS_MAX:
+            del values["open"]
         return values
-
-    @classmethod
-    def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        version, partitions = document["version"], document["partitions"]
-        numbers = isinstance(partitions, list) and all(type(each) is int for each in partitions)
-        if type(version) is not int or not numbers:
-            raise TypeError(f"version {version!r}, partitions {partitions!r}")
-        counts = document.get("open")
-        if counts is not None and not all(type(each) is int for each in counts.values()):
-            raise TypeError(f"open {counts!r}")
-        return cls(version=version, partitions=tuple(partitions), open=counts)
 
 
 def _of_span(span: Span) -> dict[str, Any]:

@@ -45,13 +45,10 @@ class RunCounter(Value):
     """
 
     _what = "counter of runs"
+    _omits = ("daily_ms",)
     next: int = 0
     since_ms: int = 0
     daily_ms: int = 0
-
-    def _to_json(self) -> dict[str, Any]:
-        values = Value._to_json(self)
-        return {name: value for name, value in values.items() if name != "daily_ms" or value}
 
     @staticmethod
     def path() -> str:
@@ -75,6 +72,7 @@ class RunOrder(Value):
     """
 
     _what = "run of the archive"
+    _omits = ("topic", "due_ms", "fence")
     as_of_ms: int
     started_ms: int
     by: str = ""
@@ -94,10 +92,6 @@ class RunOrder(Value):
         if self.dry_run or earlier.dry_run:
             return False
         return self.as_of_ms >= earlier.as_of_ms and self.topic in {None, earlier.topic}
-
-    def _to_json(self) -> dict[str, Any]:
-        values = Value._to_json(self)
-        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
 """Values of topics: a topic with its phase, and what is kept of deleted ones."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Self
 
 from vq.coordination.tree.coordinator import join
 from vq.coordination.tree.paths import DELETED, GRACE, TOPICS
-from vq.coordination.tree.values.value import Value, check_type
+from vq.coordination.tree.values.value import Value, read_fields
 from vq.limits import is_topic_id
 from vq.model import Compression, FlushMode, TopicDeletion, TopicOrigin, TopicSettings
 from vq.shown import shown
@@ -34,9 +34,10 @@ class TopicNode(Value):
     """
 
     _what = "topic"
+    _omits = ("origin", "deletion")
     id: str
-    settings: TopicSettings
     phase: str = READY
+    settings: TopicSettings
     origin: TopicOrigin | None = None
     deletion: TopicDeletion | None = None
 
@@ -44,15 +45,6 @@ class TopicNode(Value):
     def path(topic: str) -> str:
         """Return the topic's path."""
         return join(TOPICS, topic)
-
-    def _to_json(self) -> dict[str, Any]:
-        settings = settings_to_json(self.settings)
-        values: dict[str, Any] = {"id": self.id, "phase": self.phase, "settings": settings}
-        if self.origin is not None:
-            values["origin"] = asdict(self.origin)
-        if self.deletion is not None:
-            values["deletion"] = asdict(self.deletion)
-        return values
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
@@ -145,9 +137,8 @@ def _origin(document: object) -> TopicOrigin | None:
 
 def _deletion(document: Mapping[str, Any]) -> TopicDeletion:
     """Return who deleted a topic; a time that is wrong would have it removed too early."""
-    values = {each.name: document[each.name] for each in fields(TopicDeletion)}
+    values = read_fields(TopicDeletion, document)
     for name, value in values.items():
-        check_type(name, value, "str" if name in {"client", "host"} else "int")
         if name.endswith("_ms") and not 0 <= value < _TIME_MS_END:
             raise ValueError(f"{name} = {value}")
     return TopicDeletion(**values)

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from vq.coordination.tree.coordinator import join
 from vq.coordination.tree.paths import USERS
-from vq.coordination.tree.values.value import Value, check_type
+from vq.coordination.tree.values.value import Value, read
 from vq.errors import CoordinationError, InvalidArgument
 from vq.limits import is_valid_name
 from vq.security.scram import (
@@ -24,7 +24,7 @@ __all__ = ["ROLES_MAX", "StoredSecret", "StoredUser"]
 #: Roles of one user.
 ROLES_MAX = 100
 _KEY_BYTES = 32
-_PLAIN = {"iterations": "int", "created_ms": "int", "by": "str", "roles": "tuple[str, ...]"}
+_PLAIN: Final = {"iterations": int, "created_ms": int, "by": str, "roles": tuple[str, ...]}
 
 
 class StoredSecret(NamedTuple):
@@ -111,24 +111,19 @@ class StoredUser(Value):
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        for name, kind in _PLAIN.items():
-            if name in document:
-                check_type(name, document[name], kind)
+        given = {name: kind for name, kind in _PLAIN.items() if name in document}
         return cls(
-            iterations=document["iterations"],
-            created_ms=document.get("created_ms", 0),
-            by=document.get("by", ""),
+            **{name: read(name, document[name], kind) for name, kind in given.items()},
             salt=bytes.fromhex(document["salt"]),
             secrets=tuple(
                 StoredSecret(
                     ScramSecret(
                         bytes.fromhex(each["stored_key"]), bytes.fromhex(each["server_key"])
                     ),
-                    _number(each["since_ms"]),
+                    read("since_ms", each["since_ms"], int),
                 )
                 for each in document.get("secrets", ())
             ),
-            roles=tuple(document.get("roles", ())),
         )
 
     @classmethod
@@ -143,12 +138,6 @@ class StoredUser(Value):
             f"znode {path!r} has something that is not a {cls._what}; it is not shown; "
             "`vq user remove NAME --yes` removes it"
         )
-
-
-def _number(value: object) -> int:
-    if type(value) is not int:
-        raise TypeError("a time that is no number")
-    return value
 
 
 def check_roles(roles: tuple[str, ...]) -> None:

@@ -4,7 +4,7 @@ import struct
 
 from kazoo.exceptions import NoAuthError
 
-from vq.coordination.tree.kazoo_reads import ReadMany
+from vq.coordination.zookeeper.kazoo_reads import ReadMany
 
 STAT = struct.pack("!qqqqiiiqiiq", 7, 8, 1, 2, 3, 0, 0, 9, 5, 0, 7)
 

@@ -13,8 +13,8 @@ from vq.coordination.tree.coordinator import (
     Stat,
     Watch,
 )
-from vq.coordination.tree.kazoo_acls import AclsOfNewNodes
 from vq.coordination.tree.values.identities import Identities
+from vq.coordination.zookeeper.kazoo_acls import AclsOfNewNodes
 
 LIST = Identities(operators=(identity_of("op:0123456789abcdef"),)).encode()
 

@@ -3,7 +3,7 @@
 import pytest
 
 from vq.client.config import MessageFactoryConfig
-from vq.coordination.tree.servers import checked_servers
+from vq.coordination.zookeeper.servers import checked_servers
 from vq.errors import InvalidArgument
 
 

@@ -39,7 +39,7 @@ from vq.errors import CoordinationError
 from vq.log_lines import get_logger
 
 if TYPE_CHECKING:
-    from vq.coordination.tree.zk import ZooKeeperCoordinator
+    from vq.coordination.zookeeper.zk import ZooKeeperCoordinator
 
 
 logger = get_logger(__name__)

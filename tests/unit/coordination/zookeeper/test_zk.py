@@ -4,7 +4,7 @@ import pytest
 from kazoo.exceptions import ConnectionLoss, OperationTimeoutError
 
 from vq.coordination.tree.coordinator import ConnectionLost
-from vq.coordination.tree.kazoo_answers import translated
+from vq.coordination.zookeeper.kazoo_answers import translated
 
 
 @pytest.mark.parametrize("theirs", [ConnectionLoss, OperationTimeoutError])

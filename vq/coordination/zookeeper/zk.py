@@ -28,7 +28,6 @@ from kazoo.protocol.states import KazooState, KeeperState, ZnodeStat
 from kazoo.retry import KazooRetry
 
 from vq.clock import Clock, SystemClock
-from vq.coordination.tree import kazoo_reads
 from vq.coordination.tree.acls import checked_auth
 from vq.coordination.tree.coordinator import (
     Acl,
@@ -51,18 +50,6 @@ from vq.coordination.tree.coordinator import (
     join,
     parent_of,
 )
-from vq.coordination.tree.kazoo_acls import AclsOfNewNodes, acl_from, acl_to
-from vq.coordination.tree.kazoo_answers import (
-    WatchOnce,
-    mind_connecting,
-    read_of,
-    set_result,
-    stat_of,
-    translated,
-)
-from vq.coordination.tree.kazoo_threads import Handler
-from vq.coordination.tree.probe import why_no_session
-from vq.coordination.tree.servers import checked_servers
 from vq.coordination.tree.session import (
     CALL_TIMEOUT_RATIO,
     SessionBase,
@@ -72,6 +59,19 @@ from vq.coordination.tree.session import (
     check_reads,
     end_task,
 )
+from vq.coordination.zookeeper import kazoo_reads
+from vq.coordination.zookeeper.kazoo_acls import AclsOfNewNodes, acl_from, acl_to
+from vq.coordination.zookeeper.kazoo_answers import (
+    WatchOnce,
+    mind_connecting,
+    read_of,
+    set_result,
+    stat_of,
+    translated,
+)
+from vq.coordination.zookeeper.kazoo_threads import Handler
+from vq.coordination.zookeeper.probe import why_no_session
+from vq.coordination.zookeeper.servers import checked_servers
 from vq.errors import CoordinationError, InvalidState
 from vq.log_lines import get_logger, never_wait
 from vq.model import check_name

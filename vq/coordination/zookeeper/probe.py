@@ -10,7 +10,7 @@ import socket
 import ssl
 from typing import Final
 
-from vq.coordination.tree.four_letter import is_of_zookeeper
+from vq.coordination.zookeeper.four_letter import is_of_zookeeper
 from vq.model import Address
 from vq.security.tls import TlsContexts, why_no_tls
 
