@@ -109,7 +109,7 @@ class Steering:
         Raises:
             InvalidState: This member holds no such partition now, or is of a shared group.
         """
-        if self._consumer.is_shared:
+        if self._consumer.config.model is GroupModel.SHARED:
             raise InvalidState(
                 f"a member of shared group {self._consumer.config.group!r} holds messages, and no "
                 "partitions that it could seek, pause or resume; close it to take no more"
