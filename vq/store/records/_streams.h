@@ -58,6 +58,9 @@ enum { Z_FINISHES = 4, Z_ENDED = 1, Z_WINDOW_BITS = 15 };
  * Of larger ones than 64 KiB a context would keep the memory. */
 static const uint8_t ZSTD_MAGIC[] = {0x28, 0xb5, 0x2f, 0xfd}, LZ4_MAGIC[] = {0x04, 0x22, 0x4d, 0x18};
 enum { LZ4_VERSION = 100, LZ4_HEADER_MIN = 7, LZ4_BLOCKS_AT = 5, LZ4_BLOCKS_64_KIB = 4 << 4 };
+/* A frame that states a content of 0 bytes: to the library, one that states none. */
+enum { LZ4_FLAGS_AT = 4, LZ4_STATES_SIZE = 1 << 3, LZ4_SIZE_AT = 6, LZ4_SIZE_END = 14 };
+static const uint8_t LZ4_EMPTY[LZ4_SIZE_END - LZ4_SIZE_AT];
 
 static struct {
     int sought; /* bits of the kinds */
@@ -142,6 +145,9 @@ static int64_t content_of_lz4(const uint8_t *data, size_t size)
     size_t content = CONTENT_BYTES_MAX, taken = size;
     if (!streams.lz4 || size < LZ4_HEADER_MIN || memcmp(data, LZ4_MAGIC, sizeof LZ4_MAGIC) ||
         data[LZ4_BLOCKS_AT] != LZ4_BLOCKS_64_KIB)
+        return -1;
+    if (data[LZ4_FLAGS_AT] & LZ4_STATES_SIZE &&
+        (size < LZ4_SIZE_END || !memcmp(data + LZ4_SIZE_AT, LZ4_EMPTY, sizeof LZ4_EMPTY)))
         return -1;
     if (!streams.lz4_decompress(streams.lz4, streams.content, &content, data, &taken, NULL) &&
         taken == size)

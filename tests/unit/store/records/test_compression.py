@@ -166,6 +166,15 @@ def test_the_systems_library_takes_no_more_than_the_package(kind: int) -> None:
     assert taken or not is_here(kind)
 
 
+def test_an_lz4_frame_that_states_an_empty_content_has_none() -> None:
+    """The library takes 0 for a size that is not stated."""
+    plain = lz4.frame.compress(b"again" * 9, store_size=False, block_size=4)
+    header = bytes([plain[4] | 1 << 3, plain[5], *bytes(8)])
+    stated = plain[:4] + header + b"\x05" + plain[7:]  # with the check of this header
+    with pytest.raises(CorruptData, match="its content has more than 0 bytes"):
+        decompress(stated, COMPRESSION_LZ4)
+
+
 def is_here(kind: int) -> bool:
     """Whether the system has the library of a kind."""
     return compression._codec.decompress(compress(b"x" * 99, kind), kind) is not None

@@ -243,7 +243,7 @@ class Sliding(Delivery):
             ready, is_failing = self.ready, len(self._failing) > 0
             if not is_failing and (not waiting or self._lane_of is _one_lane):
                 found = take_first(ready, min(most, len(ready)))
-                if waiting:
+                if found and waiting:  # without it another one has the lane in hand
                     self._take_lane(_ONE, found)
                 return found, 0.0
             while ready and len(found) < most:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.delivery import Listener, Partition, expanding
 
+from vq.client.consumer.deliver.delivery import Executor
 from vq.client.consumer.deliver.tries import RETRY, Retry
 from vq.client.consumer.deliver.workers import Workers
 from vq.clock import ManualClock
@@ -435,6 +436,25 @@ def test_a_list_says_how_many_of_it_are_done(workers: Workers) -> None:
 def test_another_try_is_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):
         Retry(**wrong)
+
+
+class Nobody(Executor):
+    """Leaves the messages to the test."""
+
+    def put(self, delivery: Any) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize("mode", ["orderly", "keyed"])
+def test_who_comes_too_late_for_a_list_takes_nothing_that_waits_behind_it(mode: str) -> None:
+    """Two see that a message is ready, and one of them takes it: its lane is in hand then."""
+    partition = Partition(Nobody(), print, mode=mode, batch_size=4)
+    partition.add(10, keys=["a"])
+    delivery = partition.delivery
+    assert delivery.more()
+    assert delivery.more()
+    assert [int(each.content) for each in delivery.take()[0]] == [0, 1, 2, 3]
+    assert delivery.take() == ([], 0.0)
 
 
 @pytest.mark.parametrize("mode", ["orderly", "concurrent"])
