@@ -197,7 +197,7 @@ class ProducerConfig:
     Attributes:
         send_timeout_s: Deadline of a send without one of its own, all retries included. 30 s is
             longer than the restart of a broker.
-        batch_bytes: A batch is closed at this size, keys and headers included. With 512 KiB one
+        batch_bytes: A batch is closed at this size, keys and headers included. With 1 MiB one
             fdatasync covers thousands of small messages, and the buffer has space for several
             batches in flight.
         batch_records: … or at this many messages; bounds the time to encode a batch.
@@ -269,7 +269,7 @@ class ProducerConfig:
     """
 
     send_timeout_s: float = 30.0
-    batch_bytes: int = 512 * limits.KIB
+    batch_bytes: int = 1 * limits.MIB
     batch_records: int = 2_000
     linger_ms: float = 0.0
     window: int = limits.PRODUCER_BATCHES_REMEMBERED

@@ -154,6 +154,8 @@ class BrokerSession(asyncio.Protocol):
             return
         self._silence.active = True
         server = self._server
+        if server.spin is not None:
+            server.spin.heard(self)
         left = server.requests_left
         if left <= 0 or self._later is not None or self._outgoing.congested:
             self._wait(server.line, (), data)
@@ -472,11 +474,13 @@ class BrokerSession(asyncio.Protocol):
 
     def write_out(self) -> None:
         """See ``turn.Writer``."""
-        outgoing = self._outgoing
+        outgoing, server = self._outgoing, self._server
         if outgoing.write(self._transport):
             self._relieve()
         elif outgoing.encrypted and outgoing.waits:
-            asyncio.get_running_loop().call_soon(self._server.turn.add, self)
+            asyncio.get_running_loop().call_soon(server.turn.add, self)
+        if server.spin is not None and not server.requests_waiting:
+            server.spin.answered(self)
 
     # Called by a metered connection -------------------------------------------------------------
     def hold(self) -> None:

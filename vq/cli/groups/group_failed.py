@@ -6,7 +6,7 @@ import click
 
 from vq.cli.base import text
 from vq.cli.base.completion import group_names
-from vq.cli.base.json_schema import message_schema, record, shows, some
+from vq.cli.base.json_schema import Shape, message_schema, record, shows, some
 from vq.cli.base.options import (
     Commands,
     Invocation,
@@ -49,23 +49,22 @@ def failed() -> None:
 
 
 # list -----------------------------------------------------------------------------------------
+def _state(found: FailedMessage) -> str:
+    return "sending" if found.is_sending else "open"
+
+
+_FAILED: Final = Shape(
+    FailedMessage,
+    "member state= attempts=failure.attempts first_failed_s=failure.first_ms skipped_s=time_ms "
+    "reason=failure.reason",
+    state=_state,
+)
+
+
 @failed.command(name="list")
 @_NAME
 @ids_option
-@shows(
-    some(
-        message_schema(
-            "next_offset",
-            group=str,
-            member=str,
-            state=str,
-            attempts=int,
-            first_failed_s=float,
-            skipped_s=float,
-            reason=str,
-        )
-    )
-)
+@shows(some(message_schema("next_offset", group=str, **_FAILED.fields)))
 @command_options
 def list_(invocation: Invocation, name: str, ids: tuple[int, ...]) -> None:
     """List what members of a group on this machine have skipped and nobody has run again since.
@@ -88,10 +87,6 @@ def list_(invocation: Invocation, name: str, ids: tuple[int, ...]) -> None:
         )
 
 
-def _state(found: FailedMessage) -> str:
-    return "sending" if found.is_sending else "open"
-
-
 def _as_row(found: FailedMessage) -> dict[str, Any]:
     message, key = found.message, found.message.key
     return {
@@ -111,16 +106,7 @@ def _as_row(found: FailedMessage) -> dict[str, Any]:
 def _as_json(name: str, found: FailedMessage) -> dict[str, Any]:
     fields = text.as_fields(found.message)
     del fields["next_offset"]
-    return {
-        "group": name,
-        "member": found.member,
-        "state": _state(found),
-        "attempts": found.failure.attempts,
-        "first_failed_s": text.in_seconds(found.failure.first_ms),
-        "skipped_s": text.in_seconds(found.time_ms),
-        "reason": found.failure.reason,
-        **fields,
-    }
+    return {"group": name, **_FAILED(found), **fields}
 
 
 # run, forget ----------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from vq.cli.base.options import Commands, Invocation, Seconds, Size, WholeNumber, command_options
+from vq.clock import YEAR_S
 from vq.errors import VqError
 from vq.extras import install_command
 from vq.operations.groups.lag_rules import LagThresholds
@@ -44,7 +45,6 @@ _LOG_CHARS: Final = 2_000
 #: The last line of a traceback of Python.
 _RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\w.*)")
 _NOT_THERE: Final = "the executors lack it: docs/howto/spark.md, on a cluster"
-_YEAR_S: Final = 366 * 86_400.0
 
 
 class SparkMissing(VqError):
@@ -275,7 +275,7 @@ def report() -> None:
 @report_options
 @click.option(
     "--warn-seconds",
-    type=Seconds(min=0, max=_YEAR_S),
+    type=Seconds(min=0, max=float(YEAR_S)),
     metavar="SECONDS",
     default=300.0,
     show_default=True,
@@ -289,7 +289,7 @@ def report() -> None:
 )
 @click.option(
     "--stalled-after",
-    type=Seconds(min=1, max=_YEAR_S),
+    type=Seconds(min=1, max=float(YEAR_S)),
     metavar="SECONDS",
     default=300.0,
     show_default=True,

@@ -23,9 +23,10 @@ enum { MESSAGE_FIELDS = 12, RECORD_FIELDS = 7 };
 /* Of a batch's control record: version and size of its payload, and where its append time is. */
 enum { CONTROL_VERSION = 1, CONTROL_PAYLOAD = 68, APPEND_TIME_AT = 32 };
 enum { COMPRESSION = 0x70, COMPRESSION_SHIFT = 4 };
-/* One compressed record of so many goes to Python code, which gives the lock to a thread that waits for
- * it: those in between take less than a millisecond. */
-enum { LOOK_AROUND = 256 };
+/* After so many bytes of contents one compressed record goes to Python code, which gives the lock to a
+ * thread that waits for it: those in between take less than a millisecond. A stream takes as long as so
+ * many bytes do, however small it is. */
+enum { BYTES_BEFORE_PYTHON = 128 << 10, BYTES_OF_A_STREAM = 400 };
 /* So many texts of headers, names and values, are compared with those of the message before. */
 enum { TEXTS_KEPT = 16 };
 
@@ -491,9 +492,9 @@ typedef struct {
     const uint8_t *data;
     long long base;
     long long room; /* so many bytes may be decompressed still; the last content may exceed it */
-    long long behind;       /* where the last message ended, */
+    long long behind;        /* where the last message ended, */
     PyObject *behind_number; /* and as Python has it: most begin there; NULL: there was none */
-    unsigned int streams; /* that were decompressed here */
+    long long streams;       /* bytes decompressed here since Python code ran */
     headers_t headers;
 } reader_t;
 
@@ -611,11 +612,14 @@ static int take_properties(reader_t *reader, text_t *body, PyObject **key, PyObj
  * without one when another one has to look at it. */
 static PyObject *small_content_of(reader_t *reader, const text_t *body, uint32_t kind)
 {
-    if (!(++reader->streams % LOOK_AROUND))
+    int64_t size = -1;
+    if (reader->streams < BYTES_BEFORE_PYTHON)
+        size = decompress_small(kind, body->data, body->size);
+    if (size < 0) {
+        reader->streams = 0;
         return NULL;
-    int64_t size = decompress_small(kind, body->data, body->size);
-    if (size < 0)
-        return NULL;
+    }
+    reader->streams += BYTES_OF_A_STREAM + size;
     reader->room -= (long long)size;
     return PyBytes_FromStringAndSize((const char *)streams.content, (Py_ssize_t)size);
 }

@@ -11,7 +11,7 @@ an earlier lifetime of the partition, changes nothing.
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from itertools import accumulate, compress, takewhile
+from itertools import accumulate, compress, islice, takewhile
 from operator import itemgetter
 from typing import Final
 
@@ -171,9 +171,9 @@ class SlidingWindow:
         if min(offsets) < lowest or max(offsets) >= end:  # it does not have all of them
             offsets = [each for each in offsets if lowest <= each < end]
         finished.update(offsets)
-        passed = list(takewhile(lambda each: each.offset in finished, window))
-        finished.difference_update(map(_offset_of, passed))
-        self._advance(passed)
+        passed = list(takewhile(finished.__contains__, map(_offset_of, window)))
+        finished.difference_update(passed)
+        self._advance(list(islice(window, len(passed))))
 
     def _advance(self, passed: list[Message]) -> None:
         """These messages, which are the first ones, are finished."""
