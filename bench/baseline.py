@@ -29,12 +29,25 @@ import uvloop
 _LENGTH = struct.Struct(">I")
 _ANSWER = b"\x00\x00\x00\x0d" + b"a" * 13
 _FILE_BYTES = 64 << 20
+#: Of a log in which no place is written twice.
+_LOG_BYTES = 4 << 30
 _LARGE_BYTES = 16_384
 
 
+class _Log:
+    """A file as a place for bytes, which are written with a system call."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    def __setitem__(self, place: slice, content: memoryview) -> None:
+        os.pwrite(self._file, content, place.start)
+
+
 class _Server(asyncio.Protocol):
-    def __init__(self, store: mmap.mmap) -> None:
+    def __init__(self, store: mmap.mmap | _Log, length: int) -> None:
         self._store = store
+        self._length = length
         self._position = 0
         self._buffer = bytearray()
 
@@ -47,7 +60,7 @@ class _Server(asyncio.Protocol):
             buffer += data
             data = bytes(buffer) if len(buffer) < 1 << 16 else buffer  # type: ignore[assignment]
         size, position, answers = len(data), 0, 0
-        store, at = self._store, self._position
+        store, at, most = self._store, self._position, self._length
         unpack = _LENGTH.unpack_from
         view = memoryview(data)
         while size - position >= 4:
@@ -55,7 +68,7 @@ class _Server(asyncio.Protocol):
             if end > size:
                 break
             length = end - position - 4
-            if at + length > _FILE_BYTES:
+            if at + length > most:
                 at = 0
             store[at : at + length] = view[position + 4 : end]
             at += length
@@ -69,15 +82,18 @@ class _Server(asyncio.Protocol):
             self._transport.writelines([_ANSWER] * answers)  # type: ignore[attr-defined]
 
 
-def _serve(path: str, ready: multiprocessing.connection.Connection, cores: set[int]) -> None:
+def _serve(
+    path: str, ready: multiprocessing.connection.Connection, cores: set[int], *, log: bool
+) -> None:
     os.sched_setaffinity(0, cores)
 
     async def main() -> None:
-        with Path(path).open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, _FILE_BYTES)
-            store = mmap.mmap(file.fileno(), _FILE_BYTES)
+        length = _LOG_BYTES if log else _FILE_BYTES
+        file = os.open(path, os.O_RDWR)
+        os.posix_fallocate(file, 0, length)
+        store = _Log(file) if log else mmap.mmap(file, length)
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: _Server(store), "127.0.0.1", 0)
+        server = await loop.create_server(lambda: _Server(store, length), "127.0.0.1", 0)
         ready.send(server.sockets[0].getsockname()[1])
         await server.serve_forever()
 
@@ -85,8 +101,13 @@ def _serve(path: str, ready: multiprocessing.connection.Connection, cores: set[i
 
 
 @contextlib.contextmanager
-def _connected(directory: str | None, *, apart: bool = False) -> Iterator[socket.socket]:
-    """Start the server in a process of its own and connect to it; ``apart``: on another core."""
+def _connected(
+    directory: str | None, *, apart: bool = False, log: bool = False
+) -> Iterator[socket.socket]:
+    """Start the server in a process of its own and connect to it.
+
+    ``apart``: on another core. ``log``: it stores into a log, no place of which is written twice.
+    """
     ours_only, theirs_only = _cores(apart=apart)
     with tempfile.TemporaryDirectory(dir=directory, prefix="vq-baseline-") as scratch:
         path = Path(scratch) / "baseline"
@@ -94,7 +115,7 @@ def _connected(directory: str | None, *, apart: bool = False) -> Iterator[socket
         ours, theirs = mp.Pipe()
         # Spawned, because a fork of a process with threads is not reliable.
         process = mp.get_context("spawn").Process(
-            target=_serve, args=(str(path), theirs, theirs_only)
+            target=_serve, args=(str(path), theirs, theirs_only), kwargs={"log": log}
         )
         process.start()
         before = os.sched_getaffinity(0)
@@ -168,9 +189,13 @@ def pipelined(directory: str | None, seconds: float) -> float:
         return _pipeline(sock, bytes(128), 512, seconds)
 
 
-def large_bytes(directory: str | None, seconds: float) -> float:
-    """Return bytes a second in frames of 16 KiB, 64 under way."""
-    with _connected(directory) as sock:
+def large_bytes(directory: str | None, seconds: float, *, log: bool = False) -> float:
+    """Return bytes a second in frames of 16 KiB, 64 under way.
+
+    With ``log`` they go into a log: the kernel has to find a page for each 4 KiB, as for a broker.
+    Otherwise the same 64 MiB are written again and again.
+    """
+    with _connected(directory, log=log) as sock:
         return _pipeline(sock, bytes(_LARGE_BYTES), 64, seconds) * _LARGE_BYTES
 
 

@@ -39,6 +39,8 @@ COUNTS: Final[Mapping[str, int]] = {
     "batches": 20_000,
     "one by one": 300,
     "consumed": 100_000,
+    "headers read": 50_000,
+    "get_many(100)": 100_000,
 }
 QUICK: Final = 40  # of a quick run: so many times less
 ROUNDS: Final = 130

@@ -59,7 +59,7 @@ class Side:
         for _ in range(count):
             self.producer.send_sync(plain(0))
 
-    def consumed(self, count: int) -> None:
+    def consumed(self, topic: str, count: int) -> None:
         """Have a listener called for messages that are there."""
         left, ended = [count], threading.Event()
 
@@ -68,12 +68,26 @@ class Side:
             if not left[0]:
                 ended.set()
 
-        self.groups += 1
-        config = vq.ConsumerConfig(group=f"g{self.groups}-{time.time_ns()}")
-        with self.factory.create_consumer(config) as consumer:
-            consumer.subscribe("plain", 1 << 20, listener).start()
+        with self.new_consumer() as consumer:
+            consumer.subscribe(topic, 1 << 20, listener).start()
             if not ended.wait(300):
                 raise SystemExit(f"{left[0]} of {count} messages have not come")
+
+    def pulled(self, count: int) -> None:
+        """Take messages that are there, by hundreds."""
+        with self.new_consumer() as consumer:
+            consumer.subscribe("plain", 1 << 20).start()
+            while count > 0:
+                messages = consumer.get_many(100, timeout=300)
+                if not messages:
+                    raise SystemExit(f"{count} messages have not come")
+                count -= len(messages)
+
+    def new_consumer(self) -> vq.MessageConsumer:
+        """Return a consumer of a group of its own."""
+        self.groups += 1
+        config = vq.ConsumerConfig(group=f"g{self.groups}-{time.time_ns()}")
+        return self.factory.create_consumer(config)
 
 
 def plain(_: int) -> vq.Message:
@@ -98,7 +112,9 @@ WORKS: dict[str, Callable[[Side, int], None]] = {
     "one way": Side.one_way,
     "batches": Side.batches,
     "one by one": Side.one_by_one,
-    "consumed": Side.consumed,
+    "consumed": lambda side, count: side.consumed("plain", count),
+    "headers read": lambda side, count: side.consumed("keyed", count),
+    "get_many(100)": Side.pulled,
 }
 
 

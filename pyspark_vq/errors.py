@@ -47,6 +47,4 @@ def untraced(method: Callable[P, R]) -> Callable[P, R]:
 
 def _alone(error: VqError) -> VqError:
     logger.debug("%s", error, exc_info=error)
-    if error.hint and error.hint not in getattr(error, "__notes__", ()):
-        error.add_note(error.hint)
     return error.with_traceback(None)

@@ -24,6 +24,8 @@ from vq.errors import InvalidArgument, UnknownTopic, VqError
 __all__ = ["TABLES"]
 
 T = TypeVar("T")
+_Names = Callable[[Admin], Sequence[str]]
+_Rows = Callable[[Admin, Sequence[str]], Iterator[Row]]
 
 #: Tasks that one read of a table has at most: each has a session with ZooKeeper.
 TASKS_MAX: Final = 8
@@ -48,8 +50,8 @@ class _Reader(DataSourceReader):
         connect: Connect,
         schema: StructType,
         columns: str,
-        names: Callable[[Admin], Sequence[str]] | None,
-        rows: Callable[[Admin, Sequence[str]], Iterator[Row]],
+        names: _Names | None,
+        rows: _Rows,
     ) -> None:
         self._connect = connect
         self._columns = _columns(schema, columns)
@@ -110,89 +112,6 @@ def _columns(schema: StructType, columns: str) -> list[str]:
     if len(set(names)) < len(names):
         raise InvalidArgument(cells.twice(names))
     return names
-
-
-class _Table(DataSource):
-    """A table; the options are those that say where the cluster is."""
-
-    columns: ClassVar[str]
-
-    def schema(self) -> str:
-        """Return the columns."""
-        return self.columns
-
-    def _connect(self) -> Connect:
-        given = Given(self.options, Connect.NAMES)
-        connect = Connect.taken(given)
-        given.end()
-        return connect
-
-
-class LagTable(_Table):
-    """How far each consumer group is behind in each partition."""
-
-    columns = table_rows.LAG_SCHEMA
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name of the format."""
-        return "vq.lag"
-
-    @untraced
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader."""
-        return _Reader(self._connect(), schema, self.columns, _groups, _lags)
-
-
-class TopicsTable(_Table):
-    """All topics, with those that are deleted and can be brought back."""
-
-    columns = table_rows.TOPICS_SCHEMA
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name of the format."""
-        return "vq.topics"
-
-    @untraced
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader."""
-        return _Reader(self._connect(), schema, self.columns, _topic_names, _topics)
-
-
-class BrokersTable(_Table):
-    """The nodes of all broker groups."""
-
-    columns = table_rows.BROKERS_SCHEMA
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name of the format."""
-        return "vq.brokers"
-
-    @untraced
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader."""
-        return _Reader(self._connect(), schema, self.columns, None, _brokers)
-
-
-class AuditTable(_Table):
-    """What ZooKeeper remembers of acts that changed something."""
-
-    columns = table_rows.AUDIT_SCHEMA
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name of the format."""
-        return "vq.audit"
-
-    @untraced
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader."""
-        return _Reader(self._connect(), schema, self.columns, None, _audit)
-
-
-TABLES: Final = (LagTable, TopicsTable, BrokersTable, AuditTable)
 
 
 def _groups(admin: Admin) -> list[str]:
@@ -256,3 +175,57 @@ def _told(read: Callable[[], T], otherwise: T, kind: str, problems: list[Row]) -
     except VqError as error:
         problems.append(table_rows.audit_error_row(kind, str(error)))
         return otherwise
+
+
+class _Table(DataSource):
+    """A table; the options are those that say where the cluster is."""
+
+    #: The name of the format, and the columns.
+    format: ClassVar[str]
+    columns: ClassVar[str]
+    #: What tells the names that are dealt out to tasks (None: one task), and the rows of some.
+    look: ClassVar[tuple[_Names | None, _Rows]]
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return cls.format
+
+    def schema(self) -> str:
+        """Return the columns."""
+        return self.columns
+
+    @untraced
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader."""
+        given = Given(self.options, Connect.NAMES)
+        connect = Connect.taken(given)
+        given.end()
+        return _Reader(connect, schema, self.columns, *self.look)
+
+
+class LagTable(_Table):
+    """How far each consumer group is behind in each partition."""
+
+    format, columns, look = "vq.lag", table_rows.LAG_SCHEMA, (_groups, _lags)
+
+
+class TopicsTable(_Table):
+    """All topics, with those that are deleted and can be brought back."""
+
+    format, columns, look = "vq.topics", table_rows.TOPICS_SCHEMA, (_topic_names, _topics)
+
+
+class BrokersTable(_Table):
+    """The nodes of all broker groups."""
+
+    format, columns, look = "vq.brokers", table_rows.BROKERS_SCHEMA, (None, _brokers)
+
+
+class AuditTable(_Table):
+    """What ZooKeeper remembers of acts that changed something."""
+
+    format, columns, look = "vq.audit", table_rows.AUDIT_SCHEMA, (None, _audit)
+
+
+TABLES: Final = (LagTable, TopicsTable, BrokersTable, AuditTable)

@@ -63,7 +63,7 @@ ERRORS_PREFACE = """\
 This page is written by `make docs` from `vq/errors.py`; a test keeps it so.
 
 Every error of vq is a `vq.VqError`. Its class says what can be done; its text is for people and may
-change.
+change. Below a traceback stands what to do: the `hint` of the error, unless its text says the same.
 
 | the class is a | was it done? | what a caller does |
 | --- | --- | --- |

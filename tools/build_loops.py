@@ -26,6 +26,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 SOURCES = (
     Path("vq", "_message.c"),
     Path("vq", "client", "consumer", "deliver", "_asking.c"),
+    Path("vq", "client", "consumer", "deliver", "_bulk.c"),
     Path("vq", "client", "producer", "_accumulator.c"),
     Path("vq", "store", "commit", "_handover.c"),
     Path("vq", "store", "records", "_codec.c"),

@@ -5,7 +5,12 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-enum { FIELDS_MAX = 16, SPARE_MAX = 256 };
+/* Memory of freed messages is kept for so many: as many as an answer of 1 MiB has of 128 bytes. A new
+ * one counts for the collector, which looks through all lists of messages after 700 of them. */
+enum { FIELDS_MAX = 16, SPARE_MAX = 8192 };
+
+/* What the compiled loops of records find a function of this module by. */
+#define TAKE_UNTRACKED "vq._message.take_untracked"
 
 /* The type, its names and its defaults; one type in a process, held for ever. */
 static struct {
@@ -111,6 +116,25 @@ static void free_message(PyObject *freed)
     Py_TRASHCAN_END
 }
 
+/* Return a message without fields, as the type's own way to get memory does. */
+static PyObject *allocate(PyTypeObject *type, Py_ssize_t count)
+{
+    if (type != message.type || count != message.fields || !message.spares)
+        return PyType_GenericAlloc(type, count);
+    PyObject *made = take_memory();
+    for (Py_ssize_t i = 0; i < count; i++)
+        PyTuple_SET_ITEM(made, i, NULL);
+    PyObject_GC_Track(made);
+    return made;
+}
+
+/* For the loop that decodes messages: return one without fields that the collector does not look at; NULL
+ * with an exception, or without one for another type. */
+static PyObject *take_untracked(PyTypeObject *type, Py_ssize_t count)
+{
+    return type == message.type && count == message.fields ? take_memory() : NULL;
+}
+
 static PyObject *make_message(PyObject *type, PyObject *const *args, size_t flags, PyObject *names)
 {
     PyObject *values[FIELDS_MAX];
@@ -177,6 +201,7 @@ static PyObject *construct(PyObject *module, PyObject *type)
         message.type = (PyTypeObject *)Py_NewRef(type);
         message.type->tp_vectorcall = make_message;
         message.type->tp_dealloc = free_message;
+        message.type->tp_alloc = allocate;
     }
     return Py_NewRef(type);
 }
@@ -186,7 +211,15 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot module_slots[] = {{0, NULL}};
+static int add_take(PyObject *module)
+{
+    PyObject *take = PyCapsule_New((void *)take_untracked, TAKE_UNTRACKED, NULL);
+    int added = PyModule_AddObjectRef(module, "take_untracked", take);
+    Py_XDECREF(take);
+    return added;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, (void *)add_take}, {0, NULL}};
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,

@@ -169,8 +169,8 @@ if TYPE_CHECKING:
     from vq.operations.tree.checking import CheckedTree, RepairedNode
     from vq.operations.tree.copying import ImportAction, ImportStep, PlannedImport
     from vq.operations.tree.document import ExportedNode, TreeExport, read_tree
+    from vq.operations.tree.findings import Severity, TreeFinding, TreeRepair
     from vq.operations.tree.securing import SecuredTree, WrongAcl
-    from vq.operations.tree.tree_rules import Severity, TreeFinding, TreeRepair
     from vq.security.quotas import EffectiveLimit, Quota, QuotaLimit
     from vq.security.rules import AccessDecision, AccessRule, Need, Resource, Right, RuleEffect
 
@@ -278,7 +278,7 @@ _HOMES = {
         "read_tree",
     ),
     "vq.operations.tree.securing": ("SecuredTree", "WrongAcl"),
-    "vq.operations.tree.tree_rules": (
+    "vq.operations.tree.findings": (
         "Severity",
         "TreeFinding",
         "TreeRepair",

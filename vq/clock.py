@@ -6,7 +6,13 @@ simulation replaces the loop for waits and the clock for readings.
 """
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
+
+MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
+#: The longest year.
+YEAR_S: Final = 366 * 86_400
 
 
 class Clock(Protocol):

@@ -28,6 +28,21 @@ from typing import Any, ClassVar, Final
 STATUS_OK: Final = 0
 
 
+class _Notes:
+    """The notes of an error, made when somebody asks: Python shows them below a traceback.
+
+    The first one is what to do. ``Exception.add_note`` adds to them as to any others.
+    """
+
+    def __get__(self, error: "VqError | None", kind: type) -> list[str]:
+        if error is None:
+            raise AttributeError("a class of errors has no notes")
+        advice = advice_of(error)
+        notes = [f"what to do: {advice}"] if advice else []
+        error.__dict__["__notes__"] = notes
+        return notes
+
+
 class VqError(Exception):
     """Base of every error raised by vq.
 
@@ -35,8 +50,8 @@ class VqError(Exception):
         status: The number this class has on the wire, or None for errors that never travel.
         retriable: Trying the same thing again later may succeed.
         refresh_routes: The caller's routes are old; read them again before retrying.
-        hint: What to do, in one sentence; shown by the command line beside the message. An error
-            that knows better than its class has its own.
+        hint: What to do, in one sentence; shown by the command line beside the message, and below
+            a traceback. An error that knows better than its class has its own.
         details: Machine-readable facts, such as the valid range of an offset.
     """
 
@@ -44,6 +59,7 @@ class VqError(Exception):
     retriable: ClassVar[bool] = False
     refresh_routes: ClassVar[bool] = False
     hint: str = ""
+    __notes__ = _Notes()
 
     def __init__(
         self,
@@ -68,6 +84,12 @@ class VqError(Exception):
             return self.message
         status = f" (status {self.status})"
         return self.message if self.message.endswith(status) else self.message + status
+
+
+def advice_of(error: VqError) -> str:
+    """Return the hint of an error, ``""`` if its text says the same, mostly in more detail."""
+    begin = error.hint.partition(":")[0]
+    return error.hint if begin and begin not in str(error) else ""
 
 
 class InvalidArgument(VqError, ValueError):

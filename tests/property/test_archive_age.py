@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vq.store.log.archive_age import HOUR_MS, due, must_roll
+from vq.clock import HOUR_MS
+from vq.store.log.archive_age import due, must_roll
 from vq.store.log.retention import Kept, OpenBlock
 
 MINUTE_MS = 60_000

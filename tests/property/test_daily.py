@@ -6,7 +6,8 @@ from zoneinfo import ZoneInfo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vq.broker.base.daily import DAY_MS, DailyTime, due_now, last_due, next_due
+from vq.broker.base.daily import DailyTime, due_now, last_due, next_due
+from vq.clock import DAY_MS
 
 ZONES = st.sampled_from(
     [

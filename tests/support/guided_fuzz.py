@@ -32,6 +32,7 @@ MODULES = ("test_wire_fuzz", "test_store_fuzz", "test_text_fuzz")
 COMPILED = (
     "vq._message",
     "vq.client.consumer.deliver._asking",
+    "vq.client.consumer.deliver._bulk",
     "vq.store.records._codec",
     "vq.store.records._columns",
 )

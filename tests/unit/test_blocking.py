@@ -210,10 +210,16 @@ async def async_listener(message: Message) -> None:
         (AsyncListener(), "coroutine function.*vq.aio"),
         (7, "cannot be called"),
         ("print", "cannot be called"),
+        (
+            lambda topic, message: None,
+            r"listener <lambda>\(topic, message\) cannot be called: missing a required argument: "
+            "'message'; give a function of one argument, the message",
+        ),
+        (lambda: None, "too many positional"),
     ],
 )
 def test_what_is_no_listener_is_refused_at_once(listener: Any, said: str) -> None:
-    """A coroutine that is never awaited would count as a message that was handled."""
+    """Not for each message: some would be skipped, or dead letters, before anybody looks."""
     runtime, workers = LoopThread("test"), Workers(1, name="test")
     core: Any = SimpleNamespace(ensure_started=None, is_shared=False, config=ConsumerConfig())
     pull = ThreadPull(core, cast("Inbox", None), runtime)

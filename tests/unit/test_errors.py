@@ -1,8 +1,9 @@
 """What the text of an error has, on this side of the wire and on the other."""
 
 import pickle
+import traceback
 
-from vq.errors import STATUSES, NotSent, UnknownTopic, VqError
+from vq.errors import STATUSES, MessageTooLarge, NotSent, UnknownTopic, VqError
 from vq.remoting.messages import describe_error, described_error
 from vq.remoting.wire_pb2 import FetchResult
 
@@ -26,3 +27,20 @@ def test_the_wire_carries_the_text_without_the_number() -> None:
         describe_error(kind("why"), result)
         assert result.message == "why"
         assert str(described_error(result)) == f"why (status {number})"
+
+
+def test_a_traceback_says_what_to_do() -> None:
+    """Below the text, as the command line does; not if the text says it already."""
+    error = MessageTooLarge("message of 2 MiB")
+    assert traceback.format_exception_only(error) == [
+        "vq.errors.MessageTooLarge: message of 2 MiB (status 10)\n",
+        f"what to do: {MessageTooLarge.hint}\n",
+    ]
+    copy = pickle.loads(pickle.dumps(error))
+    copy.add_note("with seed 7")
+    assert copy.__notes__ == [f"what to do: {MessageTooLarge.hint}", "with seed 7"]
+    told = UnknownTopic("there is no topic 'x'; create it: `vq topic create x --partitions N`")
+    assert len(traceback.format_exception_only(told)) == 1
+    assert len(traceback.format_exception_only(VqError("no hint"))) == 1
+    own = NotSent("too late", hint="look at the clock")
+    assert traceback.format_exception_only(own)[1:] == ["what to do: look at the clock\n"]

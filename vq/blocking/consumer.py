@@ -16,7 +16,7 @@ from vq.client.consumer.deliver.workers import Listener, Workers
 from vq.client.consumer.group.taken import TakenMessages
 from vq.client.consumer.pull import ThreadPull, ThreadSharedPull
 from vq.client.consumer.shared.handles import MessageHandle, SettleKind
-from vq.client.kinds import check_function
+from vq.client.kinds import check_function, check_takes_message
 from vq.client.producer.transaction.transaction import TransactionCore
 from vq.client.reading.positions import Moment, Position
 from vq.client.runtime import LoopThread
@@ -170,6 +170,7 @@ class MessageConsumer:
                 listener,
                 "give a plain function of the message, or iterate over a consumer of vq.aio",
             )
+            check_takes_message("listener", listener)
             self._core.subscribe(
                 topic_or_pattern,
                 length,

@@ -72,6 +72,8 @@ class BrokerNode:
         alarm: Rings when a job is due; None: the timers of the loop do.
         metrics_network: Where metrics and health are served; None: ``network``.
         contexts: What these two serve TLS with, if they do.
+        spins: The loop may look again for a moment instead of sleeping, see ``LoopSpin``: it runs
+            by real time.
 
     Attributes:
         hangs: A stop, or a start that failed, left threads behind in calls to the disk.
@@ -93,6 +95,7 @@ class BrokerNode:
         alarm: Alarm | None = None,
         metrics_network: Network | None = None,
         contexts: Sequence[TlsContexts] = (),
+        spins: bool = False,
     ) -> None:
         self.config = config
         self._process = process or Process()
@@ -110,6 +113,7 @@ class BrokerNode:
             alarm=alarm or LoopAlarm(),
             metrics_network=metrics_network or network,
             contexts=tuple(contexts),
+            spins=spins,
         )
         self._tasks = Tasks()
         self._directory: DataDirectories | None = None

@@ -22,6 +22,7 @@ from vq.broker.base.own_certificate import OwnCertificate
 from vq.broker.base.process import Process
 from vq.broker.base.runner import Runner
 from vq.broker.base.tasks import Tasks
+from vq.broker.connections.loop_spin import LoopSpin
 from vq.broker.connections.revoking import Revoker
 from vq.broker.connections.server import Server
 from vq.broker.connections.server_facts import server_facts
@@ -112,6 +113,7 @@ class Outside:
     alarm: Alarm
     metrics_network: Network
     contexts: tuple[TlsContexts, ...] = ()
+    spins: bool = False
 
 
 class Front:
@@ -134,7 +136,8 @@ class Front:
 
     def __init__(self, config: BrokerConfig, outside: Outside, tasks: Tasks) -> None:
         coordinator, clock = outside.coordinator, outside.clock
-        self.turn = Turn(asyncio.get_running_loop().call_soon)
+        call_soon = asyncio.get_running_loop().call_soon
+        self.turn = Turn(call_soon)
         self.jobs = Jobs(outside.alarm, clock, tasks, outside.rng)
         refusal = NotMaster("this node is not registered yet")
         self.role = Role(config.group, Lease(coordinator, clock), refusal)
@@ -160,6 +163,7 @@ class Front:
             proving=self.secret.proving,
             authentication=self._authentication(config, outside),
             accounts=self.accounts,
+            spin=LoopSpin(call_soon, self._is_flushing) if outside.spins else None,
         )
         times = Histogram()
         self.flushes = tuple(
@@ -182,6 +186,9 @@ class Front:
             turn=self.turn,
             gate=self.gate,
         )
+
+    def _is_flushing(self) -> bool:
+        return any(each.is_busy for each in self.flushes)
 
     def _authentication(self, config: BrokerConfig, outside: Outside) -> Authentication | None:
         mode = config.authentication

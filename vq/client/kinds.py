@@ -62,6 +62,39 @@ def check_handler(what: str, function: object, instead: str) -> None:
         )
 
 
+def check_arguments(name: str, function: Any, count: int, instead: str) -> None:
+    """Refuse a function that cannot be called with so many arguments: it would fail each time.
+
+    One that does not say what it takes is let through.
+
+    Args:
+        name: Of the function, as the error shows it before its signature.
+        function, instead: See ``check_function``.
+        count: How many arguments it gets.
+
+    Raises:
+        InvalidArgument: It cannot.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # not all that is compiled has one
+        return
+    try:
+        signature.bind(*range(count))
+    except TypeError as error:
+        raise InvalidArgument(f"{name}{signature} cannot be called: {error}; {instead}") from error
+
+
+def check_takes_message(what: str, function: Any) -> None:
+    """Refuse a listener or a handler that does not take one argument.
+
+    Raises:
+        InvalidArgument: It does not.
+    """
+    name = getattr(function, "__name__", "") or shown(function)
+    check_arguments(f"{what} {name}", function, 1, "give a function of one argument, the message")
+
+
 def _runs_nothing(function: Any) -> bool:
     return inspect.iscoroutinefunction(_called(function)) or _is_generator(function)
 

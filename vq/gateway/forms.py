@@ -37,6 +37,8 @@ PATTERN: Final = r"^[A-Za-z0-9._*?-]+$"
 _HEADERS_MAX: Final = 256
 #: The largest integer whose neighbours JavaScript tells apart.
 _SAFE_INTEGER: Final = 2**53 - 1
+#: What an error of a body says, where Pydantic speaks of inputs.
+_SAID: Final = {"extra_forbidden": "there is no such field", "missing": "it is missing"}
 #: How many of the errors of a body are told.
 _ERRORS_TOLD: Final = 5
 _INT64: Final = 2**63
@@ -610,7 +612,8 @@ def told(errors: Any) -> str:
     parts = []
     for each in errors[:_ERRORS_TOLD]:
         place = ".".join(str(part)[:60] for part in each["loc"])
-        parts.append(f"{place}: {each['msg']}" if place else str(each["msg"]))
+        said = _SAID.get(each["type"], each["msg"])
+        parts.append(f"{place}: {said}" if place else str(said))
     if len(errors) > _ERRORS_TOLD:
         parts.append(f"and {len(errors) - _ERRORS_TOLD} more")
     return "; ".join(parts)

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeVar
 
+from vq.clock import MINUTE_MS
 from vq.errors import InvalidArgument, ProtocolError
 from vq.hessian.encoding import encode_integer, encode_scalar, encode_string
 from vq.hessian.plain import PLAIN_READERS, PlainDecoder, is_string, reader_table
@@ -32,7 +33,6 @@ T = TypeVar("T")
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-_MINUTE_MS: Final = 60_000
 #: The years 1 to 9999 in UTC, which are what ``datetime`` holds.
 _MS_MIN: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // _MILLISECOND
 _MS_MAX: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
@@ -188,7 +188,7 @@ class _Encoder:
         ms = _ms_of(value)
         if not _MS_MIN <= ms <= _MS_MAX:
             raise InvalidArgument(f"{value!r} is outside the years 1 to 9999 in UTC")
-        minutes, rest = divmod(ms, _MINUTE_MS)
+        minutes, rest = divmod(ms, MINUTE_MS)
         if rest == 0 and -_INT_MAX <= minutes <= _INT_MAX:
             self.out += b"\x4b" + minutes.to_bytes(4, "big", signed=True)
         else:
@@ -306,7 +306,7 @@ class _ObjectDecoder(PlainDecoder):
         return self._date(int.from_bytes(self.raw(8), "big", signed=True))
 
     def date_minutes(self, code: int, depth: int) -> datetime:
-        return self._date(int.from_bytes(self.raw(4), "big", signed=True) * _MINUTE_MS)
+        return self._date(int.from_bytes(self.raw(4), "big", signed=True) * MINUTE_MS)
 
     def _date(self, ms: int) -> datetime:
         try:

@@ -23,7 +23,7 @@ from typing import Any, Final, Self
 
 from vq import limits
 from vq.client.consumer.deliver.tries import RETRY, Retry, retry_of, tried_again
-from vq.client.kinds import check_function
+from vq.client.kinds import check_function, check_takes_message
 from vq.errors import (
     BufferFull,
     InvalidArgument,
@@ -154,6 +154,7 @@ class LocalWorkers:
                 raise InvalidArgument(f"{name} = {shown(given)} is no vq.local.LocalQueue")
         if to is None or not inspect.isgeneratorfunction(handler):
             check_function("handler", handler, _INSTEAD)
+        check_takes_message("handler", handler)
         self._queue = queue
         self._handler = handler
         self._by_key = by_key

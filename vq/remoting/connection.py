@@ -44,6 +44,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import (
     COMMANDS,
     CORRELATION_ID_MAX,
+    FLAG_HESSIAN,
     READS,
     VERSION_MAX,
     VERSION_MIN,
@@ -166,6 +167,8 @@ class Closing(NamedTuple):
     error: VqError
 
 
+#: A frame with fewer bytes is small.
+SMALL_FRAME_BYTES: Final = 512
 _HEADER_FREE_BYTES: Final = limits.REQUEST_HEADER_FREE_BYTES  # looked up for each request
 #: Commands that a connection of a broker answers itself.
 _OWN: Final = frozenset({int(Command.HELLO), int(Command.PROVE), int(Command.AUTHENTICATE)})
@@ -270,6 +273,12 @@ class ServerConnection(_Connection):
         """Number of requests without an answer. Invariant: 0 <= it <= 2 * ``requests_max``."""
         return len(self._waiting)
 
+    def has_small_frame(self, data: bytes) -> bool:
+        """Whether the first frame that ``data`` completes is small: then it may have very many."""
+        if self._parser.pending_frame is not None:
+            return self._parser.missing_bytes < SMALL_FRAME_BYTES
+        return int.from_bytes(data[:4], "big") < SMALL_FRAME_BYTES
+
     def receive_data(self, data: bytes) -> list[Opened | Request | Closing]:
         """Parse the next bytes from the peer; return the events, in order.
 
@@ -324,6 +333,21 @@ class ServerConnection(_Connection):
         if not self._note_answered(request_id):
             return []
         return [*self.data_to_send(), _error_frame(request_id, error)]
+
+    def reply_errors(self, request_ids: Sequence[RequestId], error: VqError) -> list[Buffer]:
+        """Return the buffers of error replies to several requests: the error is encoded once."""
+        buffers = self.data_to_send()
+        encoded = dict[int, tuple[int, bytes]]()  # by the bit that says how
+        for each in request_ids:
+            if self._note_answered(each):
+                form = each.flags & FLAG_HESSIAN
+                if form not in encoded:
+                    encoded[form] = encode_error(error, form)
+                status, header = encoded[form]
+                buffers.append(
+                    encode_frame(each.command, status, each.correlation_id, each.flags, header)
+                )
+        return buffers
 
     def refuse(self, error: VqError) -> Closing:
         """End the connection with an error of the caller, such as a time-out.

@@ -28,6 +28,7 @@ from vq.remoting import tls_transport
 from vq.remoting.address_lines import AddressLines
 from vq.remoting.frames import Buffer
 from vq.remoting.ports import counted_address
+from vq.remoting.spin import ANSWER_SPIN_S, Spin, has_cores
 from vq.remoting.tls_transport import TlsTransport
 from vq.security.tls import why_no_tls
 from vq.tasks import begin_task
@@ -315,13 +316,15 @@ class TcpStream:
 
     With a time-out of its own, a socket costs two more system calls for each send and receive:
     Python sets its mode anew, and polls before it tries. So a plain socket never blocks here, and
-    only ``receive`` polls. Under TLS bytes may wait inside the library, where ``poll`` does not see
-    them: there the time-out of the socket stays.
+    only ``receive`` polls, again and again for a moment where answers come fast. Under TLS bytes
+    may wait inside the library, where ``poll`` does not see them: there the time-out of the socket
+    stays.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._poll: select.poll | None = None
+        self._spin = Spin(ANSWER_SPIN_S if has_cores() else 0.0)
         if not isinstance(sock, ssl.SSLSocket):
             sock.setblocking(False)
             self._poll = select.poll()
@@ -355,9 +358,28 @@ class TcpStream:
         left = seconds_left(deadline)
         if self._poll is None:
             self._socket.settimeout(left)
-        elif not self._poll.poll(left * 1000):
-            raise TimeoutError("no answer in time")
+        else:
+            self._wait(self._poll.poll, left)
         return self._socket.recv(_RECEIVE_BYTES)
+
+    def _wait(self, poll: Callable[[float], list[Any]], seconds: float) -> None:
+        """Wait for bytes: first look again and again, if they are likely to come soon.
+
+        Each look gives up the interpreter, and signals are handled between looks.
+        """
+        now, spin = time.monotonic, self._spin
+        begun = now()
+        if spin.begins:
+            while not poll(0):
+                waited_s = now() - begun
+                if waited_s >= seconds or not spin.goes_on(waited_s):
+                    break
+            else:
+                spin.note(now() - begun)
+                return
+        if not poll(max(0.0, seconds - (now() - begun)) * 1000):
+            raise TimeoutError("no answer in time")
+        spin.note(now() - begun)
 
     def interrupt(self) -> None:
         """See ``BlockingStream.interrupt``.

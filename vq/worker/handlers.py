@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from vq.client.consumer.deliver.tries import Retry, retry_of
-from vq.client.kinds import check_handler
+from vq.client.kinds import check_arguments, check_handler
 from vq.errors import InvalidArgument
 from vq.model import Message
 from vq.shown import shown
@@ -152,14 +152,7 @@ def _handlers_of(name: str, found: Any) -> Iterable[Any]:
 def _called(name: str, found: Any, arguments: int, instead: str) -> Any:
     """Return what a name names, if it can be called with so many arguments."""
     check_handler(name, found, instead)
-    try:
-        signature = inspect.signature(found)
-    except ValueError:  # not all that is compiled has one
-        return found
-    try:
-        signature.bind(*range(arguments))
-    except TypeError as error:
-        raise InvalidArgument(f"{name}{signature} cannot be called: {error}; {instead}") from error
+    check_arguments(name, found, arguments, instead)
     return found
 
 

@@ -12,11 +12,11 @@ import pytest
 from support.coordination import client_of, expire
 
 from vq.broker.base.alarm import LoopAlarm
-from vq.broker.base.daily import DAY_MS, DailyTime, last_due, next_due
+from vq.broker.base.daily import DailyTime, last_due, next_due
 from vq.broker.base.jobs import AUDIT_S, Jobs, JobState
 from vq.broker.base.tasks import Tasks
 from vq.broker.history.daily_runs import DailyRuns
-from vq.clock import Clock
+from vq.clock import DAY_MS, Clock
 from vq.coordination.leases import leases
 from vq.coordination.leases.runs import begin_runs, forget_runs, make_run, read_runs, write_result
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble

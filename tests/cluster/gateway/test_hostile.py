@@ -143,6 +143,10 @@ async def test_bodies_that_are_not_what_they_must_be_get_a_problem(
     for body in bodies:
         with case(body[:60]):
             check_problem(await client.post(url, content=body, headers=JSON))
+    answer = await client.post(url, json={"txt": "x"})
+    assert answer.json()["detail"] == "txt: there is no such field"
+    answer = await client.post("/v1/consumers", json={"group": "g"})
+    assert answer.json()["detail"] == "subscriptions: it is missing"
     for kind in ("text/plain", "application/xml", "multipart/form-data", ""):
         answer = await client.post(url, content=b'{"text":"x"}', headers={"Content-Type": kind})
         assert answer.status_code == 415

@@ -163,6 +163,36 @@ async def test_a_repeated_attempt_ends_the_earlier_request(
     assert texts(await second) == ["0"]
 
 
+async def read_slowly(
+    cluster: MemoryCluster, client: httpx.AsyncClient, factory: aio.MessageFactory
+) -> None:
+    """Send a message that takes 3.2 s to be read when its group asks for it the next time."""
+    await send(factory, *messages_of(0))
+    assert texts(await receive(client, lease_s=0.1)) == ["0"]
+    await asyncio.sleep(1)
+    cluster.network.latency_s = 0.4
+
+
+async def test_a_lease_that_is_half_over_when_messages_were_read_begins_anew(
+    cluster: MemoryCluster, client: httpx.AsyncClient, factory: aio.MessageFactory
+) -> None:
+    await read_slowly(cluster, client, factory)
+    answer = await receive(client, lease_s=5.0, wait=5)
+    await asyncio.sleep(3)
+    assert (await settle(client, "ack", *answer.json()["messages"])).json() == {"settled": 1}
+
+
+async def test_a_message_whose_lease_ended_while_it_was_read_is_in_no_answer(
+    cluster: MemoryCluster, client: httpx.AsyncClient, factory: aio.MessageFactory
+) -> None:
+    """Whoever had it could not settle it."""
+    await read_slowly(cluster, client, factory)
+    assert texts(await receive(client, lease_s=2.0, wait=1)) == []
+    cluster.network.latency_s = 0.0
+    answer = await receive(client, lease_s=60.0)
+    assert (await settle(client, "ack", *answer.json()["messages"])).json() == {"settled": 1}
+
+
 async def test_what_an_answer_has_no_room_for_is_not_delivered(
     client: httpx.AsyncClient, factory: aio.MessageFactory
 ) -> None:

@@ -279,6 +279,36 @@ def test_a_refused_request_leaves_the_connection_open(flags: int) -> None:
     assert client.state is server.state is ConnectionState.OPEN
 
 
+def test_many_requests_are_refused_with_one_error() -> None:
+    """Each in its own encoding."""
+    client, server = opened()
+    data = b""
+    for number in range(4):
+        flags = FLAG_HESSIAN if number % 2 else 0
+        header = messages.encode_header(Command.PUT, wire.PutRequest(topic="t"), flags)
+        data += joined(client.request(Command.PUT, header, context=number, flags=flags)[1])
+    asked = [each.request_id for each in server.receive_data(data) if isinstance(each, Request)]
+    answers = client.receive_data(joined(server.reply_errors(asked, BadChecksum("crc"))))
+    replies = [each for each in answers if isinstance(each, Reply)]
+    assert [each.context for each in replies] == list(range(4))
+    for each in replies:
+        with pytest.raises(BadChecksum, match="crc"):
+            messages.decode_reply(each.frame)
+    assert server.requests_in_flight == 0
+
+
+def test_bytes_with_many_small_frames_are_known_by_the_first_one() -> None:
+    _, server = opened()
+    small = request_bytes(Command.PING, wire.PingRequest())
+    large = request_bytes(Command.PUT, wire.PutRequest(topic="t"), bytes(10_000))
+    assert server.has_small_frame(small * 1_000)
+    assert not server.has_small_frame(large + small * 1_000)
+    server.receive_data(large[:5_000])
+    assert not server.has_small_frame(large[5_000:])
+    server.receive_data(large[5_000:-10])
+    assert server.has_small_frame(large[-10:] + small * 1_000)
+
+
 def test_replies_may_come_in_any_order() -> None:
     """Each finds its request."""
     client, server = opened()

@@ -39,6 +39,7 @@ def test_the_compiled_loops_read_and_write_within_their_buffers() -> None:
     chosen = [
         "tests/unit/store/records/test_codec.py",
         "tests/unit/client/consumer/deliver/test_asking.py",
+        "tests/unit/client/consumer/deliver/test_bulk.py",
     ]
     chosen += ["-k", "compiled and not last_whole", "--noconftest"]
     assert sanitize.run(chosen) == 0

@@ -16,12 +16,12 @@ from collections.abc import Iterable
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import Final, NamedTuple, Self
 
+from vq.clock import DAY_MS
 from vq.errors import InvalidArgument
 from vq.shown import shown
 
 __all__ = ["DailyTime", "due_now", "last_due", "next_due"]
 
-DAY_MS: Final = 86_400_000
 _ONE_DAY: Final = timedelta(days=1)
 
 

@@ -9,7 +9,8 @@ Reading from a peer pauses while too many of its requests wait, too many bytes o
 does not read its answers, it owes much for requests that were refused, it uses much of what is
 used up for all (``shares``), or the quota of its user is used up (``metered_connection``). TCP then
 stops the peer. So many requests are handled in one turn of the loop; what came beside them waits,
-unread if it can, for the next turns, and connections take turns at that.
+unread if it can, for the next turns, and connections take turns at that. What came beside answers
+that the peer does not take waits until it does, and costs next to nothing meanwhile.
 
 A request for which the node has no room waits, unhandled, until there is some:
 
@@ -30,11 +31,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from vq.broker.base.session import Cancellable, is_own_fault
 from vq.broker.connections.metered_connection import MeteredConnection
 from vq.broker.connections.outgoing import Outgoing
-from vq.broker.connections.owing import FREE_BYTES, REFUSED_BYTES, Owing
+from vq.broker.connections.owing import FREE_BYTES, REFUSED_BYTES, UNTAKEN_S, Owing
 from vq.broker.connections.shares import (
     CUT_PER_REQUEST,
     PIECE_BYTES,
     REQUESTS_PER_TURN,
+    SMALL_PIECE_BYTES,
     TurnLine,
     WaitingInput,
     is_full,
@@ -139,14 +141,23 @@ class BrokerSession(asyncio.Protocol):
         self._server.admit(self)
 
     def data_received(self, data: bytes) -> None:
-        """Have the requests in ``data`` handled, in this turn if there is room in it."""
+        """Have the requests in ``data`` handled, in this turn if there is room in it.
+
+        Many small ones are cut out of it piece by piece: once they wait, no more are.
+        """
+        if len(data) > SMALL_PIECE_BYTES and self.connection.has_small_frame(data):
+            for at in range(0, len(data), SMALL_PIECE_BYTES):
+                self.data_received(data[at : at + SMALL_PIECE_BYTES])
+            return
         if self._closing_since is not None:
             self._waste(len(data))
             return
         self._silence.active = True
         server = self._server
+        if server.spin is not None:
+            server.spin.heard(self)
         left = server.requests_left
-        if left <= 0 or self._later is not None:
+        if left <= 0 or self._later is not None or self._outgoing.congested:
             self._wait(server.line, (), data)
             return
         if left == REQUESTS_PER_TURN:
@@ -155,7 +166,7 @@ class BrokerSession(asyncio.Protocol):
         server.requests_left = left - len(events)
         handled = self._handle(events if len(events) <= left else events[:left])
         if handled < len(events) and self._closing_since is None:
-            line = server.held if handled < left else server.line
+            line = server.held if handled < left and not self.congested else server.line
             self._wait(line, events[handled:], data)
         elif handled == 1:
             self._hasten()
@@ -178,15 +189,19 @@ class BrokerSession(asyncio.Protocol):
         """Have requests handled while the node has room, then see whether to go on reading.
 
         Returns:
-            How many were handled; there is no room for the next one.
+            How many were handled; there is no room for the next one, or the peer must take answers.
         """
         server = self._server
         door = server.door
         connection = self.connection
+        outgoing = self._outgoing
         handled = len(events)
         for event in events:
             if type(event) is Request:
                 request_id, message, body = event
+                if outgoing.congested:
+                    handled = next(at for at, each in enumerate(events) if each is event)
+                    break
                 if request_id.command in READS:
                     full = server.reads_waiting >= server.reads_shared and self._has_no_read()
                     self.reads += 1
@@ -324,8 +339,8 @@ class BrokerSession(asyncio.Protocol):
     def take_turn(self, count: int) -> tuple[int, bool]:
         """See ``shares.WaitingPeer``."""
         later = self._later
-        if later is None or self._closing_since is not None:
-            return 0, False
+        if later is None or self._closing_since is not None or self._outgoing.congested:
+            return 0, False  # a congested one is added again in ``_relieve``
         cost = 0
         if not later.events and later.pieces:
             piece = later.pieces.popleft()
@@ -346,7 +361,7 @@ class BrokerSession(asyncio.Protocol):
         if not later.events:
             later.size = sum(map(len, later.pieces))  # all of the piece of the events is handled
         self._count_gathered()
-        if self._later is not later:
+        if self._later is not later or (handled < len(events) and self._outgoing.congested):
             return cost, False
         if handled < len(events) and later.line is not self._server.held:
             later.line = self._server.held
@@ -459,11 +474,13 @@ class BrokerSession(asyncio.Protocol):
 
     def write_out(self) -> None:
         """See ``turn.Writer``."""
-        outgoing = self._outgoing
+        outgoing, server = self._outgoing, self._server
         if outgoing.write(self._transport):
             self._relieve()
         elif outgoing.encrypted and outgoing.waits:
-            asyncio.get_running_loop().call_soon(self._server.turn.add, self)
+            asyncio.get_running_loop().call_soon(server.turn.add, self)
+        if server.spin is not None and not server.requests_waiting:
+            server.spin.answered(self)
 
     # Called by a metered connection -------------------------------------------------------------
     def hold(self) -> None:
@@ -519,7 +536,10 @@ class BrokerSession(asyncio.Protocol):
         """Close if the peer has read nothing at all for too long; a slow peer may go on."""
         unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
         timeout_s = self._server.limits.write_timeout_s
-        if self._outgoing.unread_for(unread, now) > timeout_s:
+        unread_s = self._outgoing.unread_for(unread, now)
+        if unread_s >= UNTAKEN_S:
+            self.owing.untaken(self)
+        if unread_s > timeout_s:
             logger.warning(
                 "connection ended, the peer reads nothing", peer=self.address, timeout_s=timeout_s
             )
@@ -608,6 +628,10 @@ class BrokerSession(asyncio.Protocol):
     def _relieve(self) -> None:
         """Send the answers that waited, until the peer is congested again."""
         if self._outgoing.relieve():
+            self.owing.taken()
+            if self._later is not None:
+                self._later.line.add(self)
+                self._server.turn.schedule()
             self.maybe_resume()
 
     def _pause(self) -> None:

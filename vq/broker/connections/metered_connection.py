@@ -22,7 +22,7 @@ when there were far too many requests.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -206,7 +206,7 @@ class MeteredConnection:
         self.holds = False
         self._line: UsageAccount | None = None  # in whose line it waits
         self._rest: asyncio.TimerHandle | None = None
-        self._kept: list[Opened | Request | Closing] = []  # came while it had to wait,
+        self._kept: deque[Opened | Request | Closing] = deque()  # came while it had to wait,
         self._data: deque[bytes] = deque()  # and behind these
         self._kept_bytes = 0
         self._own: list[Buffer] = []
@@ -237,6 +237,10 @@ class MeteredConnection:
         """See ``ServerConnection``; what waits counts, too."""
         return self.inner.pending_bytes + self._kept_bytes
 
+    def has_small_frame(self, data: bytes) -> bool:
+        """See ``ServerConnection``."""
+        return self.inner.has_small_frame(data)
+
     def data_to_send(self) -> list[Buffer]:
         """See ``ServerConnection``."""
         own, self._own = self._own, []
@@ -256,8 +260,9 @@ class MeteredConnection:
 
     def _drop(self) -> None:
         """Forget what waits: nothing of it will be carried out."""
-        self._kept, self._kept_bytes = [], 0
+        self._kept.clear()
         self._data.clear()
+        self._kept_bytes = 0
 
     def receive_data(self, data: bytes) -> list[Opened | Request | Closing]:
         """See ``ServerConnection``; requests that have to wait are in the answer to a later call.
@@ -269,13 +274,18 @@ class MeteredConnection:
             self._kept_bytes += len(data)
         passed: list[Opened | Request | Closing] = []
         if self._kept and not self.holds:
-            kept, self._kept = self._kept, []
-            self._kept_bytes -= _bytes_of(kept)
-            self._pass(kept, passed)
+            for _ in range(self._pass(self._kept, passed)):
+                event = self._kept.popleft()
+                if type(event) is Request:
+                    self._kept_bytes -= event.request_id.size
         while self._data and not self.holds:
             piece = self._data.popleft()
             self._kept_bytes -= len(piece)
-            self._pass(self.inner.receive_data(piece), passed)
+            events = self.inner.receive_data(piece)
+            count = self._pass(events, passed)
+            if count < len(events):
+                self._kept.extend(events[count:])
+                self._kept_bytes += _bytes_of(events[count:])
         return passed
 
     def reply(self, request_id: RequestId, message: Header, body: Buffer = b"") -> list[Buffer]:
@@ -346,11 +356,16 @@ class MeteredConnection:
 
     def _pass(
         self,
-        events: Sequence[Opened | Request | Closing],
+        events: Collection[Opened | Request | Closing],
         passed: list[Opened | Request | Closing],
-    ) -> None:
-        """Add the events that are handled now; keep those from the first one on that must wait."""
-        refused: int | None = None  # bytes of requests
+    ) -> int:
+        """Add the events that are handled now.
+
+        Returns:
+            How many events are done with; the next one must wait.
+        """
+        refused: list[RequestId] = []
+        since: tuple[UsageAccount, float] | None = None  # why the first of them was refused
         for index, event in enumerate(events):
             if type(event) is Opened:
                 self._connected(event.hello)
@@ -359,18 +374,21 @@ class MeteredConnection:
                 decides = _is_decision(event)
                 wait_s, account = self._wait(now, of_requests=decides)
                 if wait_s > limits.THROTTLE_S_MAX:
-                    self._refuse(event.request_id, account, wait_s)
-                    refused = (refused or 0) + event.request_id.size
+                    since = since or (account, wait_s)
+                    refused.append(event.request_id)
                     continue
                 if wait_s >= WAIT_S_MIN and not decides:
-                    if refused is not None:
-                        self._note_refused(refused, now)
-                    self._hold(events[index:], account, now)
-                    return
+                    if since is not None:
+                        self._refuse(refused, *since)
+                        self._note_refused(_size_of(refused), now)
+                    self._hold(account, now)
+                    return index
                 self._charge(event, now)
             passed.append(event)
-        if refused is not None:
-            self._rest_after(refused)
+        if since is not None:
+            self._refuse(refused, *since)
+            self._rest_after(_size_of(refused))
+        return len(events)
 
     def _wait(self, now: float, *, of_requests: bool) -> tuple[float, UsageAccount]:
         """Return how long the next request must wait, and for which account.
@@ -442,11 +460,7 @@ class MeteredConnection:
         return request_id._replace(flags=request_id.flags | FLAG_DELAY), told
 
     # Waiting ------------------------------------------------------------------------------------
-    def _hold(
-        self, events: Sequence[Opened | Request | Closing], account: UsageAccount, now: float
-    ) -> None:
-        self._kept = list(events)
-        self._kept_bytes += _bytes_of(events)
+    def _hold(self, account: UsageAccount, now: float) -> None:
         if self._begins is not None and self._begins - now >= WAIT_S_MIN:
             self._begin_rest(self._begins - now)  # the turn of the connection is known
             self._meters.accounts.note_delay(account)
@@ -480,16 +494,12 @@ class MeteredConnection:
         if not refuse:
             self._go_on()
             return
-        kept, self._kept = self._kept, []
-        size = _bytes_of(kept)
-        self._kept_bytes -= size
-        wait_s = account.until - self._meters.now()
-        for event in kept:
-            if type(event) is Request:
-                self._refuse(event.request_id, account, wait_s)
-            else:
-                self._kept.append(event)
-        self._rest_after(size)
+        refused = [each.request_id for each in self._kept if type(each) is Request]
+        others = [each for each in self._kept if type(each) is not Request]
+        self._kept = deque(others)
+        self._kept_bytes -= _size_of(refused)
+        self._refuse(refused, account, account.until - self._meters.now())
+        self._rest_after(_size_of(refused))
         self._session.go_on()  # the answers leave
 
     def _go_on(self) -> None:
@@ -507,13 +517,16 @@ class MeteredConnection:
             self._rest.cancel()
             self._rest = None
 
-    def _refuse(self, request_id: RequestId, account: UsageAccount, wait_s: float) -> None:
+    def _refuse(self, requests: Sequence[RequestId], account: UsageAccount, wait_s: float) -> None:
+        """Answer requests with one error: what they owe, and the first of them would wait."""
         now = self._meters.now()
         limit = account.worst(now)
         if self._begins is not None and self._begins > max(account.until, now):
             limit = QuotaLimit.CONNECTIONS
-        error = self._meters.accounts.refusal(account, limit, wait_s, limits.THROTTLE_S_MAX)
-        self._own += self.inner.reply_error(request_id, error)
+        error = self._meters.accounts.refusal(
+            account, limit, wait_s, limits.THROTTLE_S_MAX, requests=len(requests)
+        )
+        self._own += self.inner.reply_errors(requests, error)
 
 
 def _until(account: UsageAccount) -> float:
@@ -522,6 +535,10 @@ def _until(account: UsageAccount) -> float:
 
 def _bytes_of(events: Sequence[Opened | Request | Closing]) -> int:
     return sum(each.request_id.size for each in events if type(each) is Request)
+
+
+def _size_of(requests: Sequence[RequestId]) -> int:
+    return sum(each.size for each in requests)
 
 
 def _is_decision(request: Request) -> bool:

@@ -6,6 +6,7 @@
     the same, of a connection that owes     as much, but while they come; it is given back when
                                             the request is whole
     bytes behind the end of a connection    1 for each ``REFUSED_BYTES``
+    answers of which nothing is taken       ``UNTAKEN_COST``, once that has lasted ``UNTAKEN_S``
 
 So whoever owes, and comes again to send large requests that never end, is read only as fast as
 debts are paid. A connection of a user owes for that user at its address, any other one for its
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from vq.broker.connections.broker_session import BrokerSession
     from vq.broker.connections.server import Server
 
-__all__ = ["OWED_MIN", "REFUSED_BYTES", "Owing"]
+__all__ = ["OWED_MIN", "REFUSED_BYTES", "UNTAKEN_S", "Owing"]
 
 #: So many bytes that were read in vain count as one refused request.
 REFUSED_BYTES: Final = 16 * KIB
@@ -28,6 +29,10 @@ REFUSED_BYTES: Final = 16 * KIB
 OWED_MIN: Final = 64.0
 #: So many bytes of a request that is not whole yet cost nothing.
 FREE_BYTES: Final = 64 * KIB
+#: A peer that takes nothing of its answers for so long may be slow, or stopped. If many of one
+#: debtor do, its new connections begin more rarely; these go on as soon as they take them.
+UNTAKEN_S: Final = 1.0
+UNTAKEN_COST: Final = 64.0
 
 
 class Owing:
@@ -36,12 +41,13 @@ class Owing:
     Each method takes the connection: one that is gone must not wait for the garbage collector.
     """
 
-    __slots__ = ("_own", "_pledged", "_server")
+    __slots__ = ("_own", "_pledged", "_server", "_untaken")
 
     def __init__(self, server: "Server") -> None:
         self._server = server
         self._own = 0.0
         self._pledged = 0.0  # for the bytes of a request that is not whole
+        self._untaken = False  # the answers that wait now are paid for
 
     def is_much(self, session: "BrokerSession") -> bool:
         """Whether its debtor owes much, part of it for this connection: read no more from it."""
@@ -80,6 +86,16 @@ class Owing:
         amount, self._pledged = size / REFUSED_BYTES - self._pledged, 0.0
         if amount > 0:
             self.owe(session, amount)
+
+    def untaken(self, session: "BrokerSession") -> None:
+        """Its peer has taken nothing for ``UNTAKEN_S``; what it owes by itself stays the same."""
+        if not self._untaken and not session.principal.proved:
+            self._untaken = True
+            self._enter(session, UNTAKEN_COST)
+
+    def taken(self) -> None:
+        """Its peer has taken its answers."""
+        self._untaken = False
 
     def _enter(self, session: "BrokerSession", amount: float) -> None:
         self._server.debts.owe(debtor_of(session), amount, self._server.now())

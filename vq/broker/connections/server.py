@@ -15,6 +15,7 @@ from vq.broker.base.notice import Notice
 from vq.broker.base.session import Door, Session, is_own_fault
 from vq.broker.connections.admission import Admission
 from vq.broker.connections.broker_session import BrokerSession
+from vq.broker.connections.loop_spin import LoopSpin
 from vq.broker.connections.metered_connection import MeteredConnection, Meters
 from vq.broker.connections.shares import (
     GATHERED_PER_TURN,
@@ -64,6 +65,7 @@ class Server:
         limits: Their bounds.
         door: Takes every request, from ``listen`` on; see ``dispatcher``.
         turn: Where sessions announce that they have something to send.
+        spin: Keeps the loop awake for a peer that sends one request at a time; None: nothing does.
         sessions: Every connection that is not gone yet, in order of arrival.
         requests_waiting: Requests of all sessions without an answer, reads not counted.
         reads_waiting: Reads (GET, FETCH) of all sessions without an answer. They may wait for data,
@@ -103,9 +105,11 @@ class Server:
         proving: Proving | None = None,
         authentication: Authentication | None = None,
         accounts: Accounts | None = None,
+        spin: LoopSpin | None = None,
     ) -> None:
         self.limits = limits
         self.turn = turn
+        self.spin = spin
         self._gate = gate
         self._listener: Listener | None = None
         self.proving = proving
@@ -356,6 +360,8 @@ class Server:
         if session not in self.sessions:
             return
         del self.sessions[session]
+        if self.spin is not None:
+            self.spin.forget(session)
         self.paused.pop(session, None)
         self.lingering.pop(session, None)
         self.admission.forget(session, self.now())

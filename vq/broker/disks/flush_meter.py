@@ -103,6 +103,11 @@ class FlushMeter:
         self._flushes += 1
         self._on_done(tickets, outcome)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a flush is in flight."""
+        return self._begun is not None
+
     def waits_s(self) -> float:
         """For how long the flush in flight has not got on; 0: there is none."""
         if self._begun is None:

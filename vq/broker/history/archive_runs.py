@@ -27,7 +27,7 @@ from vq.broker.logs.old_blocks import closed_blocks, first_ms_of, is_whole, kept
 from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.context import Counters
 from vq.broker.standing.gate import Gate
-from vq.clock import Clock
+from vq.clock import HOUR_MS, Clock
 from vq.coordination.leases.runs import read_result, read_run, write_result
 from vq.coordination.tree.coordinator import Coordinator, Unreadable, Watch
 from vq.coordination.tree.keeper import Keeper
@@ -45,7 +45,7 @@ from vq.errors import Busy, CoordinationError, InvalidState, VqError
 from vq.log_lines import get_logger
 from vq.model import TopicSettings
 from vq.store.disk.disk import Disk
-from vq.store.log.archive_age import EARLY_MS_MAX, HOUR_MS, due, must_roll
+from vq.store.log.archive_age import EARLY_MS_MAX, due, must_roll
 from vq.store.log.block import Block
 from vq.store.log.block_facts import read_facts
 from vq.store.log.log import Log

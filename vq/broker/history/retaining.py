@@ -25,7 +25,7 @@ from vq.broker.logs.channel_logs import ChannelLogs
 from vq.broker.logs.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
 from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.ranges import earliest
-from vq.clock import Clock
+from vq.clock import HOUR_MS, Clock
 from vq.coordination.topics.needs import Needs, read_needs
 from vq.coordination.tree.coordinator import Coordinator
 from vq.errors import CoordinationError, VqError
@@ -40,7 +40,6 @@ from vq.store.log.retention import Cut, Kept, Limits, OpenBlock, decide, must_ro
 
 logger = get_logger(__name__)
 
-HOUR_MS: Final = 3_600_000
 #: What goes at a time of a partition, and at least one block: to delete a file of 128 MiB takes the
 #: flusher some 30 ms on ext4, and acknowledgements wait for it.
 BLOCKS_AT_A_TIME: Final = 8

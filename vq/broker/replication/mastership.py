@@ -123,7 +123,7 @@ class Mastership:
         if isinstance(standing, Following):
             self._lead_no_more(standing)  # at once; what is followed is stored before
         else:
-            self._role.claimed()
+            self._role.claimed(sole={*standing.insync} <= {self._node})
         self._wake.set()
 
     async def take_first(self) -> None:

@@ -160,18 +160,25 @@ class Accounts:
         self._delayed[self._told(account.user)] += 1
 
     def refusal(
-        self, account: UsageAccount, limit: QuotaLimit, wait_s: float, bound_s: float
+        self,
+        account: UsageAccount,
+        limit: QuotaLimit,
+        wait_s: float,
+        bound_s: float,
+        *,
+        requests: int = 1,
     ) -> Throttled:
-        """Return the error for a request that would have to wait longer than it may, and count it.
+        """Return the error for requests that would have to wait longer than they may, and count it.
 
         Args:
             account: Whose quota it is.
             limit: What of it is used up.
             wait_s: How long the request would have to wait, as far as that is known.
             bound_s: How long it may.
+            requests: How many they are.
         """
         name = account.user or ANONYMOUS
-        self._refused[self._told(account.user)] += 1
+        self._refused[self._told(account.user)] += requests
         pace = account.paces.get(limit)
         rate = "" if pace is None else f" = {pace.per_s:g}"
         whose = f"user {name}" + ("" if account.client_id is None else ", one client")

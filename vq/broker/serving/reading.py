@@ -99,7 +99,8 @@ def check_readable(channel: Channel, epoch: int, *, from_copy: bool = False) -> 
     from a newer one.
 
     Raises:
-        NotMaster: Another node leads the group, and this one may not answer instead of it.
+        NotMaster: Another node leads the group, and this one may not answer instead of it; or it is
+            not known yet which one does.
         StaleEpoch: The reader knows a newer master.
         UnknownTopic: The topic was deleted, and can be brought back.
         PermissionRefused: The topic is not readable.
@@ -113,6 +114,8 @@ def check_readable(channel: Channel, epoch: int, *, from_copy: bool = False) -> 
             raise not_master(channel)
     elif epoch > channel.role.epoch:
         raise channel.stale_epoch(epoch)
+    elif not channel.role.shows:
+        raise channel.role.refusal or not_master(channel)
     if channel.deleted:
         raise UnknownTopic(f"topic {channel.partition.topic} was deleted")
     if not channel.settings.readable:

@@ -49,6 +49,7 @@ class Role:
         named: How many nodes its group's record names as in sync, itself included.
         leaving: How many of these are to leave, or may have left already.
         alone: The record can name no other node as in sync.
+        sole: It had no role yet, and was claimed where no other node is in sync.
         silent: A node in sync that does not keep up, while ZooKeeper cannot be asked to put it out
             of the set; "": there is none.
         changed: Told after ``state`` or ``refusal`` has changed.
@@ -68,6 +69,7 @@ class Role:
         "problem",
         "refusal",
         "silent",
+        "sole",
         "state",
         "waits",
     )
@@ -82,7 +84,7 @@ class Role:
         self.refusal: VqError | None = refusal
         self.insync: frozenset[str] = frozenset()
         self.named, self.leaving = 1, 0
-        self.alone = False
+        self.alone = self.sole = False
         self.changed = Notice[[]]()
 
     # What follows from it -----------------------------------------------------------------------
@@ -103,6 +105,14 @@ class Role:
     def acts(self) -> bool:
         """Whether this node leads, and takes messages at least where its copies confirm them."""
         return self.epoch > 0 and (self.holds() or self.goes_on)
+
+    @property
+    def shows(self) -> bool:
+        """Whether it is known what of this node's logs readers may see.
+
+        A node that has just started may have what other nodes in sync lack.
+        """
+        return self.epoch > 0 or bool(self.follows) or self.sole
 
     @property
     def leads_others(self) -> bool:
@@ -150,8 +160,13 @@ class Role:
         )
 
     # What happens -------------------------------------------------------------------------------
-    def claimed(self) -> None:
-        """Note that the record names this node, in an epoch that is not stored yet."""
+    def claimed(self, *, sole: bool = False) -> None:
+        """Note that the record names this node, in an epoch that is not stored yet.
+
+        Args:
+            sole: It names no other node as in sync.
+        """
+        self.sole = sole
         self._happens(NodeEvent.CLAIMED, self.refusal)
 
     def begins(self, epoch: int, others: Collection[str]) -> None:

@@ -14,13 +14,13 @@ from struct import Struct
 from typing import Final
 
 from vq.broker.journal.items import OFFSET_AT, PACKED, Item, packed, unpacked
+from vq.clock import MINUTE_MS
 
 __all__ = ["PAGE_BYTES", "STEP", "Pending"]
 
 _OFFSET: Final = Struct("<Q")  # the second field of it
 _pack = PACKED.pack
 _SECOND_MS: Final = 1_000
-_MINUTE_MS: Final = 60_000
 _NEVER: Final = 2**63
 #: So many messages are dealt, or taken out, at a time: some milliseconds.
 STEP: Final = 2_000
@@ -56,7 +56,7 @@ class Pending:
     def add(self, delayed: Item) -> None:
         """Have a message wait; its record is needed until ``free``."""
         due_ms, offset, length, target = delayed
-        minute = due_ms // _MINUTE_MS
+        minute = due_ms // MINUTE_MS
         if minute >= self._minute:  # as ``_put`` does: a broker that starts adds a million
             room = self._minutes.get(minute)
             if room is None:
@@ -74,8 +74,8 @@ class Pending:
         minute, room, page, count = -1, bytearray(), -1, 0
         for each in messages:
             due_ms, offset, _, _ = each
-            if due_ms // _MINUTE_MS != minute:
-                minute = due_ms // _MINUTE_MS
+            if due_ms // MINUTE_MS != minute:
+                minute = due_ms // MINUTE_MS
                 if minute < near:
                     minute = -1
                     self.add(Item(*each))
@@ -91,7 +91,7 @@ class Pending:
 
     def put_back(self, delayed: Item) -> None:
         """Have a message wait again that was removed, and is not freed."""
-        minute = delayed.key // _MINUTE_MS
+        minute = delayed.key // MINUTE_MS
         gone = self._gone.get(minute)
         if gone is not None and delayed.offset in gone:
             gone.discard(delayed.offset)  # it lies there still
@@ -104,8 +104,8 @@ class Pending:
 
     def _put(self, delayed: Item) -> None:
         due_ms = delayed.key
-        if due_ms >= self._minute * _MINUTE_MS:
-            _room(self._minutes, due_ms // _MINUTE_MS).extend(PACKED.pack(*delayed))
+        if due_ms >= self._minute * MINUTE_MS:
+            _room(self._minutes, due_ms // MINUTE_MS).extend(PACKED.pack(*delayed))
         else:
             self._put_near(delayed)
         self._count += 1
@@ -125,7 +125,7 @@ class Pending:
 
     def holds(self, due_ms: int, offset: int) -> bool:
         """Whether a message waits."""
-        minute = due_ms // _MINUTE_MS
+        minute = due_ms // MINUTE_MS
         if minute >= self._minute:
             gone = self._gone.get(minute, ())
             return offset not in gone and _has(self._minutes.get(minute), offset)
@@ -139,7 +139,7 @@ class Pending:
 
     def remove(self, due_ms: int, offset: int) -> None:
         """Have a message wait no more; it must be one that waits."""
-        minute = due_ms // _MINUTE_MS
+        minute = due_ms // MINUTE_MS
         if minute < self._minute:
             self._removed.add(offset)
             self._count -= 1
@@ -204,7 +204,7 @@ class Pending:
     def _next_minute(self, now_ms: int) -> None:
         """Begin to deal the first minute, unless it is far off."""
         minute = min(self._minutes, default=_NEVER)
-        if minute <= now_ms // _MINUTE_MS + 1:
+        if minute <= now_ms // MINUTE_MS + 1:
             self._dealt = self._minutes.pop(minute)
             self._dealt_gone = self._gone.pop(minute, set())
             self._minute = max(self._minute, minute + 1)
@@ -220,7 +220,7 @@ class Pending:
         if self._seconds:
             times.append(min(self._seconds) * _SECOND_MS)
         if self._minutes:
-            times.append(max(0, (min(self._minutes) - 1) * _MINUTE_MS))
+            times.append(max(0, (min(self._minutes) - 1) * MINUTE_MS))
         return min(times, default=None)
 
     # What is needed of the log --------------------------------------------------------------------

@@ -11,7 +11,13 @@ from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
 from vq.cli.base.json_schema import Shape, having, maybe, record, shows, some
 from vq.cli.base.moments import Moment, check_span
-from vq.cli.base.options import Invocation, WholeNumber, command_options, yes_option
+from vq.cli.base.options import (
+    Invocation,
+    WholeNumber,
+    command_options,
+    partitions_option,
+    yes_option,
+)
 from vq.cli.base.text import utc
 from vq.client.cluster import ClusterClient
 from vq.errors import InvalidArgument
@@ -29,14 +35,7 @@ _BLOCK: Final = Shape(
 _topic_option = click.option(
     "--topic", metavar="NAME", shell_complete=topic_names, help="Only this one.  [all topics]"
 )
-_partition_option = click.option(
-    "--partition",
-    "partitions",
-    type=WholeNumber(min=0),
-    multiple=True,
-    metavar="N",
-    help="Only this one; may be given several times.",
-)
+_partition_option = partitions_option("Only this one; may be given several times.")
 _since_option = click.option(
     "--since",
     "since_ms",

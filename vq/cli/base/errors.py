@@ -20,7 +20,7 @@ import click
 from vq.cli.base import signals, text
 from vq.coordination.tree.coordinator import ConnectionLost, NotConnected
 from vq.devtools.errors import ChildFailed
-from vq.errors import InvalidArgument, OutcomeUnknown, Refused, VqError
+from vq.errors import InvalidArgument, OutcomeUnknown, Refused, VqError, advice_of
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -122,8 +122,8 @@ def describe(error: VqError, *, as_json: bool) -> str:
     shown = str(error)
     show = text.safe_lines if isinstance(error, ChildFailed) else text.safe
     lines = [f"{label}: {show(shown)}"]
-    if error.hint and error.hint.partition(":")[0] not in shown:  # it has it in more detail
-        lines.append(f"  what to do: {text.safe(error.hint)}")
+    if advice := advice_of(error):
+        lines.append(f"  what to do: {text.safe(advice)}")
     return "\n".join(lines)
 
 

@@ -407,6 +407,29 @@ def no_effect(option: str, why: str, instead: str) -> click.UsageError:
     return click.UsageError(f"{option} has no effect {why}: leave it out, or {instead}")
 
 
+def partitions_option(about: str, *, required: bool = False) -> Decorator:
+    """Add ``--partition``, which may be given several times."""
+    return click.option(
+        "--partition",
+        "partitions",
+        type=WholeNumber(min=0),
+        multiple=True,
+        required=required,
+        metavar="N",
+        help=about,
+    )
+
+
+ids_option: Final = click.option(
+    "--id",
+    "ids",
+    type=WholeNumber(min=0),
+    multiple=True,
+    metavar="ID",
+    help="Only messages with this id; repeatable.",
+)
+
+
 def yes_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--yes``, which every command that takes something away needs."""
     return click.option("--yes", is_flag=True, help="Do it; without it only the plan is shown.")(

@@ -36,13 +36,13 @@ from vq.operations.tree.copying import (
     plan_import_tree,
 )
 from vq.operations.tree.document import TreeExport, read_tree
+from vq.operations.tree.findings import TreeFinding
 from vq.operations.tree.securing import (
     SecuredTree,
     identities_of,
     plan_secure_tree,
     secure_tree,
 )
-from vq.operations.tree.tree_rules import TreeFinding
 from vq.security.secret_files import read_secret_file
 
 _CHECKED: Final = Shape(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -16,7 +16,7 @@ from vq.cli.groups.group_failed import failed
 from vq.cli.groups.group_making import clone, create, export, import_
 from vq.cli.groups.group_reset import reset
 from vq.cli.groups.group_shared import shared
-from vq.cli.groups.group_terms import TERMS, TopicRead, alter, roll, terms_text, topics_read
+from vq.cli.groups.group_terms import TERMS, alter, roll, terms_text, topics_read
 from vq.client.cluster import ClusterClient
 from vq.coordination.tree.values.group_terms import BAD_RECORD, GroupModel
 from vq.errors import CorruptData, PartitionQuarantined, VqError
@@ -45,10 +45,28 @@ _MEMBER: Final = Shape(GroupMember)
 _FORGETTING: Final = Shape(TopicForgetting)
 _DELETION: Final = Shape(GroupDeletion)
 _LAG: Final = Shape(GroupDescription, "lag_bytes lag_messages lag_s")
-_REST: Final = Shape(
+
+
+class _PatternRead(NamedTuple):
+    pattern: str
+    filter: str | None
+    topics: list[str]
+
+
+def _patterns(found: GroupDescription) -> list[_PatternRead]:
+    return [
+        _PatternRead(each, wanted or None, found.matched_by(each))
+        for each, wanted in found.patterns.items()
+    ]
+
+
+_TERMS: Final = " ".join(f"{name}=terms.{each.attribute}" for name, each in TERMS.fields.items())
+_GROUP: Final = Shape(
     GroupDescription,
-    "deleted_topics unsubscribed by_stream retry_topic lag_is_upper_bound lag_bytes lag_messages "
-    "lag_s",
+    f"group {_TERMS} start topics patterns= deleted_topics unsubscribed by_stream retry_topic "
+    "lag_is_upper_bound lag_bytes lag_messages lag_s",
+    topics=topics_read,
+    patterns=_patterns,
 )
 
 _COLUMNS = (
@@ -270,13 +288,8 @@ def delete(invocation: Invocation, name: str, yes: bool) -> None:
 @click.argument("name", shell_complete=group_names)
 @click.option("--no-count", is_flag=True, help="Leave out the lag in messages: faster.")
 @shows(
-    record(
-        group=str,
-        **TERMS.fields,
-        start=str,
-        topics=some(Shape(TopicRead)),
-        patterns=some(record(pattern=str, filter=maybe(str), topics=some(str))),
-        **_REST.fields,
+    having(
+        _GROUP,
         members=some(_MEMBER),
         partitions=some(having(_PROGRESS, verdict=str, cause=maybe(str))),
     )
@@ -307,7 +320,7 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
             }
             for each in found.partitions
         ]
-        output.document({**_summary_json(found), "members": members, "partitions": rows})
+        output.document({**_GROUP(found), "members": members, "partitions": rows})
         return
     rows = [_row(each) for each in found.partitions]
     output.record(_summary(found))
@@ -419,7 +432,7 @@ def _row(progress: GroupProgress) -> dict[str, Any]:
 
 def _summary(found: GroupDescription) -> dict[str, Any]:
     """Return the fields of a group for people."""
-    fields = _summary_json(found)
+    fields = _GROUP(found)
     for name in ("by_stream", "retry_topic", "lag_is_upper_bound"):  # remarks say so
         del fields[name]
     for name in ("failure", "roll_until_s", "rolls_to", "offset_store"):
@@ -431,17 +444,3 @@ def _summary(found: GroupDescription) -> dict[str, Any]:
     del fields["patterns"]
     own = {"topics": topics, **({"patterns": patterns} if patterns else {})}
     return {**fields, **terms_text(found.terms), **own}
-
-
-def _summary_json(found: GroupDescription) -> dict[str, Any]:
-    return {
-        "group": found.group,
-        **TERMS(found.terms),
-        "start": found.start,
-        "topics": [each._asdict() for each in topics_read(found.topics)],
-        "patterns": [
-            {"pattern": each, "filter": wanted or None, "topics": found.matched_by(each)}
-            for each, wanted in found.patterns.items()
-        ],
-        **_REST(found),
-    }

@@ -1,18 +1,17 @@
 """``vq group failed``: what members on this machine have skipped: listed, run again, forgotten."""
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import click
 
 from vq.cli.base import text
 from vq.cli.base.completion import group_names
-from vq.cli.base.json_schema import message_schema, record, shows, some
+from vq.cli.base.json_schema import Shape, message_schema, record, shows, some
 from vq.cli.base.options import (
     Commands,
     Invocation,
-    WholeNumber,
     command_options,
+    ids_option,
     yes_option,
 )
 from vq.client.failed_file import FailedMessage
@@ -49,35 +48,23 @@ def failed() -> None:
     """
 
 
-def _ids(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--id",
-        "ids",
-        type=WholeNumber(min=0),
-        multiple=True,
-        metavar="ID",
-        help="Only messages with this id; repeatable.",
-    )(function)
-
-
 # list -----------------------------------------------------------------------------------------
+def _state(found: FailedMessage) -> str:
+    return "sending" if found.is_sending else "open"
+
+
+_FAILED: Final = Shape(
+    FailedMessage,
+    "member state= attempts=failure.attempts first_failed_s=failure.first_ms skipped_s=time_ms "
+    "reason=failure.reason",
+    state=_state,
+)
+
+
 @failed.command(name="list")
 @_NAME
-@_ids
-@shows(
-    some(
-        message_schema(
-            "next_offset",
-            group=str,
-            member=str,
-            state=str,
-            attempts=int,
-            first_failed_s=float,
-            skipped_s=float,
-            reason=str,
-        )
-    )
-)
+@ids_option
+@shows(some(message_schema("next_offset", group=str, **_FAILED.fields)))
 @command_options
 def list_(invocation: Invocation, name: str, ids: tuple[int, ...]) -> None:
     """List what members of a group on this machine have skipped and nobody has run again since.
@@ -100,10 +87,6 @@ def list_(invocation: Invocation, name: str, ids: tuple[int, ...]) -> None:
         )
 
 
-def _state(found: FailedMessage) -> str:
-    return "sending" if found.is_sending else "open"
-
-
 def _as_row(found: FailedMessage) -> dict[str, Any]:
     message, key = found.message, found.message.key
     return {
@@ -123,22 +106,13 @@ def _as_row(found: FailedMessage) -> dict[str, Any]:
 def _as_json(name: str, found: FailedMessage) -> dict[str, Any]:
     fields = text.as_fields(found.message)
     del fields["next_offset"]
-    return {
-        "group": name,
-        "member": found.member,
-        "state": _state(found),
-        "attempts": found.failure.attempts,
-        "first_failed_s": text.in_seconds(found.failure.first_ms),
-        "skipped_s": text.in_seconds(found.time_ms),
-        "reason": found.failure.reason,
-        **fields,
-    }
+    return {"group": name, **_FAILED(found), **fields}
 
 
 # run, forget ----------------------------------------------------------------------------------
 @failed.command()
 @_NAME
-@_ids
+@ids_option
 @click.option(
     "--to",
     type=click.Choice([str(each) for each in RunTo]),
@@ -172,42 +146,32 @@ def run(invocation: Invocation, name: str, ids: tuple[int, ...], to: str, yes: b
     done = FailedRun(0, 0, 0)
     if yes:
         done = invocation.call(run_failed, name, to=RunTo(to), ids=ids)
-    output = invocation.output
-    if output.as_json:
-        output.document(
-            {
-                "done": yes,
-                "group": name,
-                "open": len(found) - sending,
-                "sending": sending,
-                "sent": done.sent,
-                "finished": done.finished,
-                "homeless": done.homeless,
-            }
+    where = "its members" if to == RunTo.GROUP else "where they come from"
+    invocation.show_act(
+        {
+            "group": name,
+            "open": len(found) - sending,
+            "sending": sending,
+            "sent": done.sent,
+            "finished": done.finished,
+            "homeless": done.homeless,
+        },
+        yes=yes,
+        did=f"sent {done.sent} message(s) of group {name} again, and finished {done.finished} "
+        "that were begun before",
+        plan=f"send {len(found) - sending} message(s) of group {name} to {where}, and finish "
+        f"{sending} begun before",
+    )
+    if done.homeless and not invocation.output.as_json:
+        invocation.output.remark(
+            f"left {done.homeless}: their topic or partition is not there, takes no messages, "
+            "or none so large"
         )
-    elif yes:
-        output.remark(
-            f"sent {done.sent} message(s) of group {name} again, and finished {done.finished} "
-            "that were begun before"
-        )
-        if done.homeless:
-            output.remark(
-                f"left {done.homeless}: their topic or partition is not there, takes no messages, "
-                "or none so large"
-            )
-    else:
-        where = "its members" if to == RunTo.GROUP else "where they come from"
-        output.remark(
-            f"plan: send {len(found) - sending} message(s) of group {name} to {where}, and finish "
-            f"{sending} begun before"
-        )
-    if not yes:
-        invocation.only_planned()
 
 
 @failed.command()
 @_NAME
-@_ids
+@ids_option
 @yes_option
 @shows(record(done=bool, group=str, messages=int))
 @command_options

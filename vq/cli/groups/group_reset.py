@@ -8,7 +8,13 @@ import click
 from vq.cli.base.completion import group_names, topic_names
 from vq.cli.base.json_schema import Shape, record, shows, some
 from vq.cli.base.moments import Moment
-from vq.cli.base.options import Invocation, WholeNumber, command_options, yes_option
+from vq.cli.base.options import (
+    Invocation,
+    WholeNumber,
+    command_options,
+    partitions_option,
+    yes_option,
+)
 from vq.client.cluster import ClusterClient
 from vq.operations.groups import resets
 from vq.operations.groups.resets import Goal, Reset, Target
@@ -33,14 +39,7 @@ COLUMNS = ("topic", "partition", "from", "to", "skips", "repeats")
     shell_complete=topic_names,
     help="Only this one; repeatable.",
 )
-@click.option(
-    "--partition",
-    "partitions",
-    type=WholeNumber(min=0),
-    multiple=True,
-    metavar="N",
-    help="Only this one; may repeat.",
-)
+@partitions_option("Only this one; may repeat.")
 @click.option("--stopped", is_flag=True, help="Only where the group was stopped.")
 @click.option("--to-earliest", is_flag=True, help="To the oldest message kept.")
 @click.option("--to-latest", is_flag=True, help="To the end; what is there now is skipped.")

@@ -12,13 +12,14 @@ import click
 
 from vq.cli.base import text
 from vq.cli.base.input import interruptible
-from vq.cli.base.json_schema import maybe, message_schema, record, shows, some
+from vq.cli.base.json_schema import Shape, message_schema, record, shows, some
 from vq.cli.base.moments import Delay
 from vq.cli.base.options import (
     Commands,
     Invocation,
     WholeNumber,
     command_options_without_cluster,
+    ids_option,
     yes_option,
 )
 from vq.cli.base.output import Output
@@ -40,14 +41,6 @@ _DIRECTORY: Final = click.argument(
 _COLUMNS: Final = ("id", "state", "priority", "attempts", "due", "key", "content")
 _CONTENT_CHARS: Final = 60
 _LIMIT: Final = 100
-_ID: Final = click.option(
-    "--id",
-    "ids",
-    type=WholeNumber(min=0),
-    multiple=True,
-    metavar="ID",
-    help="Only messages with this id; repeatable.",
-)
 
 
 @click.group(cls=Commands)
@@ -152,6 +145,11 @@ def put(
 
 
 # list -----------------------------------------------------------------------------------------
+_LISTED: Final = Shape(ListedMessage, "state=standing priority attempts due_s")
+#: What a message of a local queue has not.
+_NO_PLACE: Final = ("partition", "offset", "next_offset")
+
+
 @local.command(name="list")
 @_DIRECTORY
 @click.option(
@@ -173,15 +171,7 @@ def put(
     help="What could not be read and was set aside, with the files that have its bytes.",
 )
 @shows(
-    some(
-        message_schema(
-            *("partition", "offset", "next_offset"),
-            state=str,
-            priority=int,
-            attempts=int,
-            due_s=maybe(float),
-        )
-    ),
+    some(message_schema(*_NO_PLACE, **_LISTED.fields)),
     damaged=some(record(log=str, offset=int, number=int, messages=int, path=str)),
 )
 @command_options_without_cluster
@@ -236,21 +226,16 @@ def _as_row(found: ListedMessage) -> dict[str, Any]:
 
 def _as_json(found: ListedMessage) -> dict[str, Any]:
     fields = text.as_fields(found.message)
-    for name in ("partition", "offset", "next_offset"):  # a local queue has none
-        del fields[name]
     return {
-        "state": str(found.standing),
-        "priority": found.priority,
-        "attempts": found.attempts,
-        "due_s": None if found.due_ms is None else text.in_seconds(found.due_ms),
-        **fields,
+        **_LISTED(found),
+        **{name: each for name, each in fields.items() if name not in _NO_PLACE},
     }
 
 
 # requeue, purge -------------------------------------------------------------------------------
 @local.command()
 @_DIRECTORY
-@_ID
+@ids_option
 @shows(record(requeued=int))
 @command_options_without_cluster
 def requeue(invocation: Invocation, directory: Path, ids: tuple[int, ...]) -> None:

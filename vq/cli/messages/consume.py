@@ -17,7 +17,14 @@ from vq.cli.base import text
 from vq.cli.base.completion import group_names, topic_names
 from vq.cli.base.json_schema import MESSAGE_SCHEMA, shows
 from vq.cli.base.moments import Moment
-from vq.cli.base.options import Invocation, Seconds, WholeNumber, command_options, no_effect
+from vq.cli.base.options import (
+    Invocation,
+    Seconds,
+    WholeNumber,
+    command_options,
+    no_effect,
+    partitions_option,
+)
 from vq.cli.messages.decoding import Decoding, decodes
 from vq.cli.messages.message_format import NAMES, MessageFormat
 from vq.client.cluster import ClusterClient
@@ -195,14 +202,7 @@ def _decoded_form(
     metavar="OFFSET",
     help="Without a group: from this offset on; with one --partition.",
 )
-@click.option(
-    "--partition",
-    "partitions",
-    type=WholeNumber(min=0),
-    multiple=True,
-    metavar="N",
-    help="Without a group: only this one; may repeat.",
-)
+@partitions_option("Without a group: only this one; may repeat.")
 @click.option(
     "-f",
     "--follow",

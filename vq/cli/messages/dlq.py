@@ -27,6 +27,7 @@ from vq.cli.base.options import (
     Seconds,
     WholeNumber,
     command_options,
+    ids_option,
     yes_option,
 )
 from vq.cli.messages.message_format import key_text
@@ -65,14 +66,7 @@ def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
             help="Given up at or after this time, such as 15m (ago) or 2026-11-22T09:30.",
         ),
         click.option("--reason", metavar="TEXT", help="Whose reason has this text, in any case."),
-        click.option(
-            "--id",
-            "ids",
-            type=WholeNumber(min=0),
-            multiple=True,
-            metavar="ID",
-            help="Only messages with this id; repeatable.",
-        ),
+        ids_option,
     ):
         function = option(function)
     return function
@@ -310,7 +304,7 @@ def resend(
 
     async def work(cluster: ClusterClient) -> dict[str, Any]:
         is_open, resending = await _count(cluster, group, **chosen)
-        values = {"done": yes, "group": group, "open": is_open, "resending": resending}
+        values = {"group": group, "open": is_open, "resending": resending}
         if not yes:
             return {**values, "resent": 0, "finished": 0, "homeless": 0}
         done = await resend_dead_letters(cluster, group, **chosen, to=to, rate=rate)
@@ -318,27 +312,20 @@ def resend(
         return {**values, **told}
 
     found = invocation.call(work)
-    output = invocation.output
-    if output.as_json:
-        output.document(found)
-    elif yes:
-        output.remark(
-            f"sent {found['resent']} dead letter(s) of {group} again, and finished "
-            f"{found['finished']} that were begun before"
+    invocation.show_act(
+        found,
+        yes=yes,
+        did=f"sent {found['resent']} dead letter(s) of {group} again, and finished "
+        f"{found['finished']} that were begun before",
+        plan=f"send {found['open']} dead letter(s) of {group} to "
+        f"{to or 'where they come from'}, and finish {found['resending']} begun before",
+    )
+    if found["homeless"] and not invocation.output.as_json:
+        invocation.output.remark(
+            f"left {found['homeless']}: they are raw bytes, which are no message, or their "
+            "topic or partition is not there, takes no messages, or none so large; --to TOPIC "
+            "sends messages elsewhere"
         )
-        if found["homeless"]:
-            output.remark(
-                f"left {found['homeless']}: they are raw bytes, which are no message, or their "
-                "topic or partition is not there, takes no messages, or none so large; --to TOPIC "
-                "sends messages elsewhere"
-            )
-    else:
-        output.remark(
-            f"plan: send {found['open']} dead letter(s) of {group} to "
-            f"{to or 'where they come from'}, and finish {found['resending']} begun before"
-        )
-    if not yes:
-        invocation.only_planned()
 
 
 @dlq.command()

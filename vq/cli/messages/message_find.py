@@ -13,7 +13,15 @@ from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
 from vq.cli.base.json_schema import MESSAGE_SCHEMA, Shape, optional, record, shows, some
 from vq.cli.base.moments import Moment, check_span
-from vq.cli.base.options import Invocation, Seconds, Size, WholeNumber, command_options, no_effect
+from vq.cli.base.options import (
+    Invocation,
+    Seconds,
+    Size,
+    WholeNumber,
+    command_options,
+    no_effect,
+    partitions_option,
+)
 from vq.cli.messages.decoding import Decoding, decodes
 from vq.cli.messages.lines import KEY_TYPES, key_of
 from vq.cli.messages.message_format import NAMES, MessageFormat
@@ -90,14 +98,7 @@ _FOUND: Final = Shape(
     help="Stored at or after this time, such as 15m (ago) or 2026-11-22T09:30.",
 )
 @click.option("--until", type=Moment(), help="Stored before this time.")
-@click.option(
-    "--partition",
-    "partitions",
-    type=WholeNumber(min=0),
-    multiple=True,
-    metavar="N",
-    help="Search only this one; may repeat.",
-)
+@partitions_option("Search only this one; may repeat.")
 @click.option(
     "--go-on",
     "places",

@@ -19,7 +19,12 @@ from vq.cli.base.json_schema import (
 )
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, yes_option
 from vq.model import TransactionState
-from vq.operations.messages.recovering import WAIT_S, list_branches, recover_branches
+from vq.operations.messages.recovering import (
+    WAIT_S,
+    WaitingBranch,
+    list_branches,
+    recover_branches,
+)
 from vq.operations.messages.transactions import (
     PartOfTransaction,
     TransactionChecking,
@@ -38,8 +43,8 @@ def _word(state: TransactionState) -> str:
     return state.name.lower()
 
 
-def _age_s(found: TransactionDescription) -> float:
-    return round(max(0.0, time.time() - found.begun_ms / 1_000), 3)
+def _age_s(begun_ms: int) -> float:
+    return round(max(0.0, time.time() - begun_ms / 1_000), 3)
 
 
 def _is_parked(found: TransactionDescription) -> bool:
@@ -48,8 +53,8 @@ def _is_parked(found: TransactionDescription) -> bool:
 
 _ROW: Final = Shape(
     TransactionDescription,
-    "transaction=number journal state owner xid begun_s age_s= ends_s decided_s by kept next "
-    "stored messages bytes=size_bytes producer_group=checks.group checks=checks.sent "
+    "transaction=number journal state owner xid begun_s age_s=begun_ms ends_s decided_s by kept "
+    "next stored messages bytes=size_bytes producer_group=checks.group checks=checks.sent "
     "checks_max=checks.most next_check_s=checks.next_ms parked=",
     transaction=as_text,
     state=_word,
@@ -274,6 +279,15 @@ def forget(invocation: Invocation, number: int, *, yes: bool) -> None:
     _decide(invocation, number, TransactionState.FORGOTTEN, yes=yes)
 
 
+_BRANCH: Final = Shape(
+    WaitingBranch,
+    "transaction xid database age_s=begun_ms state end done",
+    transaction=as_text,
+    age_s=_age_s,
+    state=_word,
+)
+
+
 @tx.command()
 @click.option(
     "--database",
@@ -290,19 +304,7 @@ def forget(invocation: Invocation, number: int, *, yes: bool) -> None:
     help="Leave what is not decided and began later: its program may go on.",
 )
 @yes_option
-@shows(
-    some(
-        record(
-            transaction=str,
-            xid=str,
-            database=maybe(str),
-            age_s=float,
-            state=str,
-            end=str,
-            done=bool,
-        )
-    )
-)
+@shows(some(_BRANCH))
 @command_options
 def recover(invocation: Invocation, database: str, older_than: int, *, yes: bool) -> None:
     """Finish what programs left in a database that ended in the middle of a commit.
@@ -315,19 +317,7 @@ def recover(invocation: Invocation, database: str, older_than: int, *, yes: bool
     """
     act = recover_branches if yes else list_branches
     found = invocation.call(act, database, older_than_s=older_than)
-    now = time.time()
-    rows = [
-        {
-            "transaction": str(each.transaction),
-            "xid": each.xid,
-            "database": each.database,
-            "age_s": round(max(0.0, now - each.begun_ms / 1_000), 3),
-            "state": _word(each.state),
-            "end": each.end,
-            "done": each.done,
-        }
-        for each in found
-    ]
+    rows = _BRANCH.all(found)
     output = invocation.output
     if output.as_json:
         output.document(rows)

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from vq.cli.base.options import Commands, Invocation, Seconds, Size, WholeNumber, command_options
+from vq.clock import YEAR_S
 from vq.errors import VqError
 from vq.extras import install_command
 from vq.operations.groups.lag_rules import LagThresholds
@@ -44,7 +45,6 @@ _LOG_CHARS: Final = 2_000
 #: The last line of a traceback of Python.
 _RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\w.*)")
 _NOT_THERE: Final = "the executors lack it: docs/howto/spark.md, on a cluster"
-_YEAR_S: Final = 366 * 86_400.0
 
 
 class SparkMissing(VqError):
@@ -275,7 +275,7 @@ def report() -> None:
 @report_options
 @click.option(
     "--warn-seconds",
-    type=Seconds(min=0, max=_YEAR_S),
+    type=Seconds(min=0, max=float(YEAR_S)),
     metavar="SECONDS",
     default=300.0,
     show_default=True,
@@ -289,7 +289,7 @@ def report() -> None:
 )
 @click.option(
     "--stalled-after",
-    type=Seconds(min=1, max=_YEAR_S),
+    type=Seconds(min=1, max=float(YEAR_S)),
     metavar="SECONDS",
     default=300.0,
     show_default=True,
@@ -434,7 +434,7 @@ _ROLLED_COLUMNS: Final = (
 
 
 def _show_lag(invocation: Invocation, made: "LagReport", files: ReportFiles) -> None:
-    output, thresholds = invocation.output, made.wanted.thresholds
+    output = invocation.output
     if output.as_json:
         output.document(
             {
@@ -444,17 +444,12 @@ def _show_lag(invocation: Invocation, made: "LagReport", files: ReportFiles) -> 
                 "groups": made.groups,
                 "rows": sum(made.verdicts.values()),
                 "verdicts": dict(made.verdicts),
-                "thresholds": {
-                    "warn_s": thresholds.warn_s,
-                    "warn_bytes": thresholds.warn_bytes,
-                    "warn_messages": thresholds.warn_messages,
-                    "stalled_after_s": thresholds.stalled_after_s,
-                },
+                "thresholds": asdict(made.wanted.thresholds),
                 "rollups": {
-                    kind: [_rolled_json(each) for each in rows]
+                    kind: [_with_lag_s(each, "of", "rank") for each in rows]
                     for kind, rows in made.rollups.items()
                 },
-                "offenders": [_row_json(each) for each in made.offenders],
+                "offenders": [_with_lag_s(each, "snapshot") for each in made.offenders],
                 "silent": dict(made.silent),
                 "files": files.written(),
             }
@@ -511,17 +506,6 @@ def rolled_cells(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "skew": None if skew is None else round(skew, 3)}
 
 
-def _rolled_json(row: Mapping[str, Any]) -> dict[str, Any]:
-    left_out = {"of", "rank", "lag_seconds"}
-    return {
-        **{name: value for name, value in row.items() if name not in left_out},
-        "lag_s": row["lag_seconds"],
-    }
-
-
-def _row_json(row: Mapping[str, Any]) -> dict[str, Any]:
-    left_out = {"snapshot", "lag_seconds"}
-    return {
-        **{name: value for name, value in row.items() if name not in left_out},
-        "lag_s": row["lag_seconds"],
-    }
+def _with_lag_s(row: Mapping[str, Any], *left_out: str) -> dict[str, Any]:
+    found = {**row, "lag_s": row["lag_seconds"]}
+    return {name: found[name] for name in found if name not in {"lag_seconds", *left_out}}

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from vq.cli.base.json_schema import having, mapping, maybe, record, some
+from vq.cli.base.json_schema import Shape, having, mapping, maybe, record, some
+from vq.operations.groups.lag_rules import LagThresholds
 
 _VERDICTS: Final = record(stopped=int, stalled=int, warning=int, unknown=int, ok=int)
 _ROLLED_LAG: Final = having(
@@ -136,12 +137,7 @@ LAG: Final = record(
     groups=int,
     rows=int,
     verdicts=_VERDICTS,
-    thresholds=record(
-        warn_s=maybe(float),
-        warn_bytes=maybe(int),
-        warn_messages=maybe(int),
-        stalled_after_s=float,
-    ),
+    thresholds=Shape(LagThresholds),
     rollups=record(
         group=some(_ROLLED_LAG),
         topic=some(_ROLLED_LAG),
@@ -150,7 +146,7 @@ LAG: Final = record(
     ),
     offenders=some(_LAG_ROW),
     silent=mapping(str),
-    files=record(out=maybe(str), csv=maybe(str), html=maybe(str)),
+    files=_FILES,
 )
 CAPACITY: Final = record(
     cluster=str,

@@ -5,7 +5,7 @@ from typing import Final
 
 import click
 
-from vq.cli.base.json_schema import Shape, maybe, record, shows, some
+from vq.cli.base.json_schema import Shape, having, shows, some
 from vq.cli.base.options import Commands, Invocation, command_options
 from vq.cli.security.unknown import remark_unknown
 from vq.operations.security.access import (
@@ -16,6 +16,7 @@ from vq.operations.security.access import (
 )
 from vq.security.rules import (
     NEEDED,
+    AccessDecision,
     AccessRule,
     Right,
     RuleEffect,
@@ -118,6 +119,13 @@ def list_(invocation: Invocation, subject: str | None) -> None:
         )
 
 
+_DECISION: Final = Shape(
+    AccessDecision,
+    "allowed decided_right=need.right decided_resource=need.about rule",
+    rule=_RULE,
+)
+
+
 @acl.command()
 @click.argument("who", metavar="USER")
 @click.argument("right", type=click.Choice([str(each) for each in Right]))
@@ -129,17 +137,7 @@ def list_(invocation: Invocation, subject: str | None) -> None:
     metavar="NAME",
     help="A role of the user, instead of those stored for it; several are taken.",
 )
-@shows(
-    record(
-        allowed=bool,
-        user=str,
-        right=str,
-        resource=str,
-        decided_right=str,
-        decided_resource=str,
-        rule=maybe(_RULE),
-    )
-)
+@shows(having(_DECISION, user=str, right=str, resource=str))
 @command_options
 def test(invocation: Invocation, who: str, right: str, resource: str, roles: Sequence[str]) -> None:
     """Say whether a user may do something, and which rule decides.
@@ -152,19 +150,10 @@ def test(invocation: Invocation, who: str, right: str, resource: str, roles: Seq
     decision = invocation.call(decide_access, who, right, resource, roles or None)
     if not roles:
         remark_unknown(invocation, subject_of(who))
-    output, need, rule = invocation.output, decision.need, decision.rule
+    output, need = invocation.output, decision.need
     if output.as_json:
-        output.document(
-            {
-                "allowed": decision.allowed,
-                "user": who,
-                "right": right,
-                "resource": resource,
-                "decided_right": str(need.right),
-                "decided_resource": need.about,
-                "rule": None if rule is None else _RULE(rule),
-            }
-        )
+        asked = {"user": who, "right": right, "resource": resource}
+        output.document({**_DECISION(decision), **asked})
     else:
         inherited = need.about != resource
         source = f", which needs {need.text}" if inherited else ""

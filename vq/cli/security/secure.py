@@ -15,13 +15,15 @@ from vq.operations.security.security_plan import (
     StepState,
 )
 
+_STEP: Final = Shape(SecurityStep, "step=name state standing todo settings commands page")
+_MISSING: Final = Shape(
+    MissingAccess, "user right resource requests last=last_ms because by_rule denied"
+)
 _PLAN: Final = Shape(
     SecurityPlan,
     "next=next.name steps unknown anonymous missing missing_left_out",
-    steps=Shape(SecurityStep, "step=name state standing todo settings commands page"),
-    missing=Shape(
-        MissingAccess, "user right resource requests last=last_ms because by_rule denied"
-    ),
+    steps=_STEP,
+    missing=_MISSING,
 )
 #: Rows of a table for people.
 _SHOWN: Final = 30
@@ -50,13 +52,7 @@ def plan(invocation: Invocation) -> None:
 
 
 def _show(output: Output, found: SecurityPlan) -> None:
-    output.table(
-        [
-            {"step": each.name, "state": str(each.state), "standing": each.standing}
-            for each in found.steps
-        ],
-        columns=("step", "state", "standing"),
-    )
+    output.table(_STEP.all(found.steps), columns=("step", "state", "standing"))
     for name, why in found.unknown.items():
         output.remark(f"{name} does not tell how it takes clients: {why}")
     if found.unknown:
@@ -80,15 +76,8 @@ def _show(output: Output, found: SecurityPlan) -> None:
     if found.missing:
         output.line("")
         output.line("Rights that no rule gives, refused if authorization is enforced:")
-        rows: list[dict[str, str | int]] = [
-            {
-                "user": each.user or "anonymous",
-                "right": each.right,
-                "resource": each.resource,
-                "requests": each.requests,
-                "because": each.because,
-            }
-            for each in found.missing[:_SHOWN]
+        rows = [
+            {**_MISSING(each), "user": each.user or "anonymous"} for each in found.missing[:_SHOWN]
         ]
         output.table(rows, columns=("user", "right", "resource", "requests", "because"))
         left_out = len(found.missing) - len(rows) + found.missing_left_out

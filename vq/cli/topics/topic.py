@@ -13,8 +13,8 @@ from vq.cli.base.json_schema import Shape, having, record, shows, some
 from vq.cli.base.options import (
     Commands,
     Invocation,
-    WholeNumber,
     command_options,
+    partitions_option,
     yes_option,
 )
 from vq.cli.base.output import Value
@@ -324,15 +324,7 @@ def _span_text(span: Span) -> str:
 # move -----------------------------------------------------------------------------------------
 @topic.command()
 @click.argument("name", shell_complete=topic_names)
-@click.option(
-    "--partition",
-    "partitions",
-    type=WholeNumber(min=0),
-    multiple=True,
-    required=True,
-    metavar="N",
-    help="Which one; may be given several times.",
-)
+@partitions_option("Which one; may be given several times.", required=True)
 @click.option(
     "--to",
     "group",
@@ -365,14 +357,7 @@ def move(
 # heal-clock -----------------------------------------------------------------------------------
 @topic.command(name="heal-clock")
 @click.argument("name", shell_complete=topic_names)
-@click.option(
-    "--partition",
-    "partitions",
-    type=WholeNumber(min=0),
-    multiple=True,
-    metavar="N",
-    help="Look at this one only; may be given several times.",
-)
+@partitions_option("Look at this one only; may be given several times.")
 @yes_option
 @shows(record(done=bool, moves=MOVES_SCHEMA))
 @command_options

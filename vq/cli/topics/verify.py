@@ -8,7 +8,11 @@ import click
 from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
 from vq.cli.base.json_schema import Shape, shows, some
-from vq.cli.base.options import Invocation, WholeNumber, command_options
+from vq.cli.base.options import (
+    Invocation,
+    command_options,
+    partitions_option,
+)
 from vq.errors import InvalidArgument
 from vq.operations.base.sizes import bytes_text
 from vq.operations.brokers.brokers import Damage
@@ -28,14 +32,7 @@ _VERIFIED: Final = Shape(
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=topic_names)
 @click.option("--all", "everything", is_flag=True, help="All topics.")
-@click.option(
-    "--partition",
-    "partitions",
-    type=WholeNumber(min=0),
-    multiple=True,
-    metavar="N",
-    help="Only this one; may be given several times.",
-)
+@partitions_option("Only this one; may be given several times.")
 @click.option("--again", is_flag=True, help="Read also what was found intact within a day.")
 @shows(some(_VERIFIED))
 @command_options

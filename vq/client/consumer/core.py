@@ -244,9 +244,17 @@ class ConsumerCore:
         if not self._subscriptions:
             raise InvalidState("nothing is subscribed: call subscribe(topic, length, listener)")
         if not self.config.group:
-            raise InvalidState("start needs ConsumerConfig(group=...)")
+            raise InvalidState(
+                "this consumer has no group, and reads with get() alone; to receive, make it with "
+                "ConsumerConfig(group=...)"
+            )
         if self._membership is not None or self._starting or self.closed:
-            raise InvalidState("this consumer was started or closed before")
+            raise InvalidState(
+                "this consumer is closed; make another one"
+                if self.closed
+                else "this consumer runs already: start is called once, or get_many or `async for` "
+                "have done it"
+            )
         self._starting = True
         self._start_is_over.clear()
         try:

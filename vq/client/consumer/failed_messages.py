@@ -15,6 +15,7 @@ from vq.client import failed_file
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.deliver.giving_up import COPIED, Copied, FailedTries, Spent
 from vq.client.consumer.deliver.policy import PolicyInForce
+from vq.client.consumer.deliver.tracebacks import Tracebacks
 from vq.client.copies import MessageCopies, origin_of
 from vq.client.disk_thread import DiskThread
 from vq.coordination.tree.values.group_terms import OnBadRecord, OnFailure
@@ -49,6 +50,7 @@ class FailedMessages:
         self._cluster_name = cluster.config.cluster
         self._file: failed_file.FailedFile | None = None
         self._thread = DiskThread("vq-failed")
+        self._tracebacks = Tracebacks(cluster.clock.wall_ms)
         self.copier = MessageCopies(cluster, group)
         self.tries = FailedTries(policy, cluster.clock.wall_ms)
         has_name = 0 < len(group) <= GROUP_CHARS_MAX
@@ -152,7 +154,7 @@ class FailedMessages:
                 tries=failure.attempts,
                 path=file.path,
                 error=failure.reason,
-                exc_info=spent.error,
+                exc_info=self._tracebacks.new(spent.error),
             )
             return
         if not self.is_retried(spent):
@@ -162,7 +164,7 @@ class FailedMessages:
                 group=self._group,
                 message=origin_of(message),
                 error=failure.reason,
-                exc_info=spent.error,
+                exc_info=self._tracebacks.new(spent.error),
             )
             return
         redelivery = self._redelivery(message)
@@ -177,7 +179,7 @@ class FailedMessages:
             redelivery=redelivery,
             delay_s=delay_s,
             error=failure.reason,
-            exc_info=spent.error,
+            exc_info=self._tracebacks.new(spent.error),
         )
 
     def close(self) -> None:

@@ -617,6 +617,18 @@ PASS(divide, shares_of)
 PASS(last_waiting, last_waiting_of)
 PASS(outcomes, outcomes_of)
 
+PyDoc_STRVAR(fitting_doc, "fitting(futures, most, more, /)\n--\n\n"
+                          "See vq.client.producer.queue.futures.");
+
+static PyObject *fitting(PyObject *module, PyObject *args)
+{
+    PyObject *items;
+    Py_ssize_t most, more;
+    if (!PyArg_ParseTuple(args, "O!nn:fitting", &PyList_Type, &items, &most, &more))
+        return NULL;
+    return count_fitting(futures_of(module), items, most, more);
+}
+
 PyDoc_STRVAR(tell_doc, "tell(futures, partition, offset, sizes, ids, result, quiet, unasked, report, "
                        "/)\n--\n\nSee vq.client.producer.queue.futures.");
 
@@ -648,6 +660,7 @@ static PyMethodDef functions[] = {
     {"bytes_of", bytes_of, METH_O, bytes_of_doc},
     {"columns", columns, METH_O, columns_doc},
     {"divide", divide, METH_O, divide_doc},
+    {"fitting", fitting, METH_VARARGS, fitting_doc},
     {"last_waiting", last_waiting, METH_O, last_waiting_doc},
     {"outcomes", outcomes, METH_O, outcomes_doc},
     {"tell", tell, METH_VARARGS, tell_doc},

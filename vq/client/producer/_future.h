@@ -228,6 +228,22 @@ static PyObject *sum_sizes(PyTypeObject *base, PyObject *items)
     return PyLong_FromSsize_t(sum);
 }
 
+/* Return how many of the first futures fit into so many bytes, each with so many more; 1 at least, of a
+ * list that is not empty. */
+static PyObject *count_fitting(PyTypeObject *base, PyObject *items, Py_ssize_t most, Py_ssize_t more)
+{
+    Py_ssize_t count = 0;
+    for (Py_ssize_t left = most; count < PyList_GET_SIZE(items); count++) {
+        future_t *each = future_of(base, PyList_GET_ITEM(items, count));
+        if (!each)
+            return NULL;
+        if (count && (left < more || each->size > left - more))
+            break;
+        left -= each->size + more;
+    }
+    return PyLong_FromSsize_t(count);
+}
+
 /* Return the contents of futures, their heads, and the earliest deadline, as a tuple. */
 static PyObject *columns_of(PyTypeObject *base, PyObject *items)
 {

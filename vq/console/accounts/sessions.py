@@ -8,10 +8,10 @@ from typing import Final
 import sqlalchemy
 from sqlalchemy import Connection
 
+from vq.clock import HOUR_MS
 from vq.console.accounts.accounts import OIDC_PREFIX, AccountRole, is_disabled, now_ms
 from vq.console.database.schema import accounts, sessions
 
-_HOUR_MS: Final = 3_600_000
 #: How often at most the use of a session is written down.
 _TOUCH_MS: Final = 60_000
 SESSIONS_PER_ACCOUNT_MAX: Final = 20
@@ -98,7 +98,7 @@ def find_session(connection: Connection, token: str, hours: int) -> BrowserSessi
     if row is None:
         return None
     now = now_ms()
-    lasts_ms = hours * _HOUR_MS
+    lasts_ms = hours * HOUR_MS
     ended = now - row.created_ms > lasts_ms or now - row.used_ms > lasts_ms // 4
     role = row.role or row.own
     disabled = row.disabled

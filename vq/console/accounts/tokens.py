@@ -9,6 +9,7 @@ from typing import Any, Final
 import sqlalchemy
 from sqlalchemy import Connection
 
+from vq.clock import DAY_MS
 from vq.console.accounts.accounts import AccountRole, now_ms, read_account
 from vq.console.database.schema import accounts, tokens
 from vq.errors import InvalidArgument, VqError
@@ -17,7 +18,6 @@ from vq.model import check_name
 
 TOKENS_PER_ACCOUNT_MAX: Final = 50
 TOKEN_DAYS_MAX: Final = 366
-_DAY_MS: Final = 86_400_000
 #: How often at most the use of a token is written down.
 _TOUCH_MS: Final = 60_000
 
@@ -108,7 +108,7 @@ def make_access_token(
             role=role.value,
             made_by=made_by,
             created_ms=now,
-            expires_ms=now + days * _DAY_MS,
+            expires_ms=now + days * DAY_MS,
         )
     )
     return token

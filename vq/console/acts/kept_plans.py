@@ -8,13 +8,13 @@ from typing import Final
 import sqlalchemy
 from sqlalchemy import Connection
 
+from vq.clock import DAY_MS
 from vq.console.accounts.accounts import now_ms
 from vq.console.database.schema import plans
 
 #: Plans of one cluster that are kept, the newest ones, and for how long at most.
 PLANS_MAX: Final = 200
 PLAN_DAYS: Final = 400
-_DAY_MS: Final = 86_400_000
 
 
 def keep_plan(
@@ -41,7 +41,7 @@ def _forget_old(connection: Connection, cluster: str) -> None:
     of = plans.c.cluster == cluster
     newest = sqlalchemy.select(plans.c.id).where(of).order_by(plans.c.id.desc())
     oldest_kept = connection.execute(newest.offset(PLANS_MAX - 1).limit(1)).scalar()
-    too_old = plans.c.made_ms < now_ms() - PLAN_DAYS * _DAY_MS
+    too_old = plans.c.made_ms < now_ms() - PLAN_DAYS * DAY_MS
     if oldest_kept is not None:
         too_old |= plans.c.id < oldest_kept
     connection.execute(plans.delete().where(of, too_old))

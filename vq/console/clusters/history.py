@@ -25,6 +25,7 @@ STEPS: Final[Mapping[int, int]] = {
 }
 #: Points of a chart.
 _POINTS_MAX: Final = 1_500
+_POINTS_MIN: Final = 15
 #: A series that is kept stays up to this part of the bound behind it.
 _STAYS: Final = 4
 
@@ -193,7 +194,8 @@ def read_series(
     """Return moments and the means of series at them, None where nothing was measured.
 
     The step is the narrowest one that is kept for so long and gives ``_POINTS_MAX`` points at most.
-    If nothing is there in that step yet, they are the last points of the narrowest one.
+    Of a young cluster, which the narrowest one has as a whole, they are the points of that. They
+    begin with the first value, but are ``_POINTS_MIN`` at least.
     """
     span = until_s - since_s
     age = int(time.time()) - since_s
@@ -217,8 +219,13 @@ def read_series(
     for each in rows:
         if each.time_s in place:
             found[each.series][place[each.time_s]] = each.mean
-    nothing = all(value is None for each in found.values() for value in each)
-    begin_s = until_s - _POINTS_MAX * min(STEPS) // 2
-    if nothing and step != min(STEPS) and since_s < begin_s:
-        return read_series(connection, cluster, series, begin_s, until_s)
-    return times, found
+    values = zip(*found.values(), strict=True) if found else ()
+    known = (at for at, each in enumerate(values) if any(value is not None for value in each))
+    begin = next(known, len(times))
+    young_s = until_s - _POINTS_MAX * min(STEPS) // 2
+    is_young = begin == len(times) or times[begin] >= young_s
+    is_kept = time.time() - young_s <= STEPS[min(STEPS)]
+    if is_young and is_kept and step != min(STEPS) and since_s < young_s:
+        return read_series(connection, cluster, series, young_s, until_s)
+    begin = max(0, min(begin - 1, len(times) - _POINTS_MIN))
+    return times[begin:], {name: each[begin:] for name, each in found.items()}

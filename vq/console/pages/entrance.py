@@ -4,6 +4,7 @@ import asyncio
 
 from starlette.responses import RedirectResponse, Response
 
+from vq.clock import YEAR_S
 from vq.console.accounts.accounts import Account, verified
 from vq.console.accounts.attempts import Attempts
 from vq.console.accounts.sessions import begin_session, end_session
@@ -14,7 +15,6 @@ from vq.console.web.languages import LANGUAGES
 from vq.console.web.security import COOKIE, LANGUAGE_COOKIE
 from vq.remoting.ports import counted_address
 
-_YEAR_S = 366 * 86_400
 _HASHES_AT_ONCE = asyncio.Semaphore(2)  # each takes 64 MiB of memory
 
 
@@ -123,7 +123,7 @@ async def language(context: PageContext) -> Response:
         response.set_cookie(
             LANGUAGE_COOKIE,
             chosen,
-            max_age=_YEAR_S,
+            max_age=YEAR_S,
             samesite="lax",
             secure=context.secure,
             path="/",

@@ -81,7 +81,7 @@ const FORMATS = {
 function scaled(value, base, unit) {
   let place = 0;
   while (Math.abs(value) >= base && place < UNITS.length - 1) { value /= base; place += 1; }
-  return `${+value.toPrecision(3)} ${UNITS[place]}${unit}`;
+  return `${place ? +value.toPrecision(3) : +value.toFixed(1)} ${UNITS[place]}${unit}`;
 }
 
 function clock(moment, span) {

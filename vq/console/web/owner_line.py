@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from vq.clock import DAY_MS, MINUTE_MS
 from vq.model import TopicPartition
 from vq.operations.groups.balance import OwnerChange
 
@@ -23,8 +24,6 @@ COLOURS: Final = 6
 _TICKS: Final = 3
 #: Percent that a span is wide at least: a short one is seen, too.
 _LEAST: Final = 0.5
-_DAY_MS: Final = 86_400_000
-_MINUTE_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +152,8 @@ def _percent(time_ms: int, begin_ms: int, now_ms: int) -> float:
 
 
 def _time(time_ms: int, begin_ms: int, now_ms: int) -> str:
-    form = "%m-%d %H:%M" if now_ms - begin_ms > _DAY_MS else "%H:%M"
-    if now_ms - begin_ms < 10 * _MINUTE_MS:
+    form = "%m-%d %H:%M" if now_ms - begin_ms > DAY_MS else "%H:%M"
+    if now_ms - begin_ms < 10 * MINUTE_MS:
         form = "%H:%M:%S"
     try:
         return datetime.fromtimestamp(time_ms / 1000, UTC).strftime(form)

@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn, Self
 from vq import limits
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.pulling_thread import check_one_thread
-from vq.client.kinds import check_between, check_function
+from vq.client.kinds import check_between, check_function, check_takes_message
 from vq.coordination.tree.values.group_terms import OnBadRecord, OnFailure
 from vq.errors import InvalidArgument, InvalidState, LeaseLost, VqError
 from vq.local.factory.queues import LocalQueues
@@ -103,6 +103,7 @@ class LocalMessageConsumer:
             )
         if listener is not None:
             check_function("listener", listener, "give a plain function of a message")
+            check_takes_message("listener", listener)
         if self._listeners and (listener is None) != (None in self._listeners.values()):
             raise InvalidArgument("all topics of a consumer have listeners, or none has")
         self._queues.join(topic, group, wanted)
@@ -118,7 +119,11 @@ class LocalMessageConsumer:
         """
         with self._lock:
             if self.closed or self._started:
-                raise InvalidState("this consumer was started or closed before")
+                raise InvalidState(
+                    "this consumer is closed; make another one"
+                    if self.closed
+                    else "this consumer runs already: start is called once, or get_many has done it"
+                )
             if not self._listeners:
                 raise InvalidState("the consumer has no subscription; subscribe to a topic")
             opened = {topic: self._queues.queue(topic) for topic in self._listeners}

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from vq.client.cluster import ClusterClient
+from vq.clock import HOUR_MS
 from vq.coordination.leases import acts
 from vq.coordination.security.quotas import read_quotas
 from vq.coordination.tree.coordinator import READS_PER_CALL_MAX, Unreadable
@@ -20,7 +21,6 @@ from vq.security.quotas import QuotaLimit, value_text
 __all__ = ["check_metadata", "metadata_limit", "pause_ms"]
 
 logger = get_logger(__name__)
-_HOUR_MS: Final = 3_600_000
 _QUOTA: Final = f"the quota {QuotaLimit.METADATA}="
 
 
@@ -82,12 +82,12 @@ def pause_ms(limit: float, partitions: int, used: Sequence[tuple[int, int]], now
             return 0
         left += count
         if left >= 0:
-            return max(1, time_ms + _HOUR_MS - now_ms)
+            return max(1, time_ms + HOUR_MS - now_ms)
     return 0
 
 
 async def _used(cluster: ClusterClient, user: str, act: str, now_ms: int) -> list[tuple[int, int]]:
-    first = f"{max(0, now_ms - _HOUR_MS):013d}"
+    first = f"{max(0, now_ms - HOUR_MS):013d}"
     names = [each for each in await acts.list_acts(cluster.coordinator) if first <= each < act]
     step = READS_PER_CALL_MAX // 2
     return [

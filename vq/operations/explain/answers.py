@@ -74,20 +74,28 @@ class CauseRow(Generic[F]):
     Attributes:
         cause: In one word.
         holds: Whether the facts show it; None: one that it needs is not known.
-        text: What it is, for people.
-        commands: What mends it.
+        text: What it is, for people: a function of the facts, or a text with ``{f.name}`` for what
+            the facts say.
+        commands: What mends it; the same.
         is_rest: It says that nothing is wrong: an answer only where no other cause holds.
     """
 
     cause: str
     holds: Callable[[F], bool | None]
-    text: Callable[[F], str]
-    commands: Callable[[F], Sequence[str]] = lambda _: ()
+    text: Callable[[F], str] | str
+    commands: Callable[[F], Sequence[str]] | Sequence[str] = ()
     is_rest: bool = False
 
     def of(self, facts: F) -> Cause:
         """Return the cause, with what the facts say of it."""
-        return Cause(self.cause, self.text(facts), tuple(self.commands(facts)))
+        text, commands = self.text, self.commands
+        return Cause(
+            self.cause,
+            text.format(f=facts) if isinstance(text, str) else text(facts),
+            tuple(commands(facts))
+            if callable(commands)
+            else tuple(each.format(f=facts) for each in commands),
+        )
 
 
 def explain(

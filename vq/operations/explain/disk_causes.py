@@ -206,17 +206,14 @@ TABLE: Final[Sequence[CauseRow[DiskFacts]]] = (
     CauseRow(
         cause="broker_silent",
         holds=lambda facts: bool(facts.error),
-        text=lambda facts: f"{facts.node} does not answer: {facts.error}",
-        commands=lambda _: ("vq doctor", "vq cluster status"),
+        text="{f.node} does not answer: {f.error}",
+        commands=("vq doctor", "vq cluster status"),
     ),
     CauseRow(
         cause="directory_away",
         holds=lambda facts: None if facts.disk is None else facts.disk.level in {"gone", "silent"},
-        text=lambda facts: (
-            f"{facts.node}: {facts.disk}. It is no question of space: the medium, or "
-            "its mount, is away"
-        ),
-        commands=lambda _: ("vq doctor", "vq cluster status"),
+        text="{f.node}: {f.disk}. It is no question of space: the medium, or its mount, is away",
+        commands=("vq doctor", "vq cluster status"),
     ),
     _by_topics(
         "held_back",
@@ -256,7 +253,7 @@ TABLE: Final[Sequence[CauseRow[DiskFacts]]] = (
             f"{bytes_text(facts.diverged_bytes)} of {facts.node} are messages that "
             "it had to cut from its logs, and keeps until somebody deletes them"
         ),
-        commands=lambda _: ("vq cluster diverged",),
+        commands=("vq cluster diverged",),
     ),
     _by_topics(
         "moved_away",
@@ -290,8 +287,8 @@ TABLE: Final[Sequence[CauseRow[DiskFacts]]] = (
     CauseRow(
         cause="not_filling",
         holds=lambda _: True,
-        text=lambda facts: f"the disk of {facts.node} does not fill up: {facts.disk}",
-        commands=lambda _: ("vq cluster status",),
+        text="the disk of {f.node} does not fill up: {f.disk}",
+        commands=("vq cluster status",),
         is_rest=True,
     ),
 )

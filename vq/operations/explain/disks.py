@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vq.client.cluster import ClusterClient
+from vq.clock import DAY_MS, HOUR_MS
 from vq.coordination.brokers import registry
 from vq.coordination.tree.coordinator import Unreadable
 from vq.coordination.tree.reading import TopicView, gather_all, read_topic
@@ -26,11 +27,9 @@ __all__ = ["DiskExplanation", "explain_disk"]
 
 #: The largest topics of a node are looked at in ZooKeeper; of the others only their bytes are told.
 TOPICS_READ: Final = 200
-_DAY_MS: Final = 86_400_000
-_HOUR_MS: Final = 3_600_000
 #: Retention runs in passes, and the archive once a day: so late is no fault.
-_RETENTION_SLACK_MS: Final = 2 * _HOUR_MS
-_ARCHIVE_SLACK_MS: Final = _DAY_MS + 2 * _HOUR_MS
+_RETENTION_SLACK_MS: Final = 2 * HOUR_MS
+_ARCHIVE_SLACK_MS: Final = DAY_MS + 2 * HOUR_MS
 #: From the worst on; a level that is not named is better.
 _LEVELS: Final = ("gone", "silent", "stop", "refuse", "relieve", "warn")
 
@@ -193,7 +192,7 @@ def _topic(
     else:
         after, kept = settings.archived_after_hours, settings.retention_hours
         if after is not None:
-            limit = now_ms - after * _HOUR_MS - _ARCHIVE_SLACK_MS
+            limit = now_ms - after * HOUR_MS - _ARCHIVE_SLACK_MS
             unarchived = sum(
                 each.size_bytes
                 for each in blocks
@@ -203,7 +202,7 @@ def _topic(
                 and each.last_ms < limit
             )
         if kept is not None and settings.retention_policy is not RetentionPolicy.KEEP:
-            limit = now_ms - kept * _HOUR_MS - _RETENTION_SLACK_MS
+            limit = now_ms - kept * HOUR_MS - _RETENTION_SLACK_MS
             overdue = sum(
                 each.disk_bytes
                 for each in blocks
@@ -217,7 +216,7 @@ def _topic(
     return TopicOnDisk(
         topic=name,
         disk_bytes=sum(map(_disk_bytes, parts)),
-        growth_bytes_per_day=_since(parts, now_ms - _DAY_MS),
+        growth_bytes_per_day=_since(parts, now_ms - DAY_MS),
         oldest_ms=min(times, default=None),
         settings=settings,
         is_deleted=view is not None and view.phase == IN_GRACE,

@@ -122,6 +122,16 @@ class MessageFacts:
         """Whether the group is still to come to it."""
         return self.is_stored and self.at.is_shared and not self.is_passed and not self.ahead
 
+    @property
+    def more(self) -> str:
+        """The detail as the end of a sentence."""
+        return f": {self.detail}" if self.detail else ""
+
+    @property
+    def due(self) -> str:
+        """How long it still waits for its time; "": it does not."""
+        return "" if self.due_ms is None else duration_text(self.due_ms / 1000 - self.at.now_s)
+
 
 def _where(state: MessageState, text: str, *commands: str) -> CauseRow[MessageFacts]:
     """Return the row of a message that is not where readers get it."""
@@ -129,22 +139,11 @@ def _where(state: MessageState, text: str, *commands: str) -> CauseRow[MessageFa
     def holds(facts: MessageFacts) -> bool | None:
         return None if facts.state is None else facts.state is state
 
-    def fill(pattern: str, facts: MessageFacts) -> str:
-        due = "" if facts.due_ms is None else duration_text(facts.due_ms / 1000 - facts.at.now_s)
-        return pattern.format(
-            asked=facts.asked,
-            name=facts.at.name,
-            topic=facts.at.topic,
-            detail=f": {facts.detail}" if facts.detail else "",
-            due=due,
-            transaction=facts.transaction,
-        )
-
     return CauseRow(
         cause=str(state),
         holds=holds,
-        text=lambda facts: fill(text, facts),
-        commands=lambda facts: tuple(fill(each, facts) for each in commands),
+        text=text,
+        commands=commands,
     )
 
 
@@ -160,8 +159,8 @@ def _of_group(cause: str) -> CauseRow[MessageFacts]:
     return CauseRow(
         cause=cause,
         holds=lambda facts: row.holds(facts.at),
-        text=lambda facts: row.text(facts.at),
-        commands=lambda facts: row.commands(facts.at),
+        text=lambda facts: row.of(facts.at).text,
+        commands=lambda facts: row.of(facts.at).commands,
     )
 
 
@@ -171,9 +170,10 @@ def _blocked(row: CauseRow[PartitionFacts]) -> CauseRow[MessageFacts]:
         cause=row.cause,
         holds=lambda facts: row.holds(facts.at) if facts.is_ahead else False,
         text=lambda facts: (
-            f"the message lies ahead of the group, which does not get there: {row.text(facts.at)}"
+            "the message lies ahead of the group, which does not get there: "
+            f"{row.of(facts.at).text}"
         ),
-        commands=lambda facts: row.commands(facts.at),
+        commands=lambda facts: row.of(facts.at).commands,
     )
 
 
@@ -236,61 +236,59 @@ TABLE: Final[Sequence[CauseRow[MessageFacts]]] = (
     _of_group("not_readable"),
     _where(
         MessageState.DELAYED,
-        "the message {asked} waits for its time, which comes in {due}",
-        "vq delayed list {topic}",
+        "the message {f.asked} waits for its time, which comes in {f.due}",
+        "vq delayed list {f.at.topic}",
     ),
     CauseRow(
         cause=str(MessageState.UNDECIDED),
         holds=lambda facts: None if facts.state is None else facts.state is MessageState.UNDECIDED,
-        text=lambda facts: (
-            f"the message {facts.asked} is in transaction {facts.transaction}, "
-            f"which is {facts.detail}: nobody gets it before that is committed"
-        ),
+        text="the message {f.asked} is in transaction {f.transaction}, which is {f.detail}: nobody "
+        "gets it before that is committed",
         commands=_decisions,
     ),
     _where(
         MessageState.ROLLED_BACK,
-        "the message {asked} was in transaction {transaction}, which was rolled back: nobody ever "
-        "gets it{detail}",
-        "vq tx show {transaction}",
+        "the message {f.asked} was in transaction {f.transaction}, which was rolled back: nobody "
+        "ever gets it{f.more}",
+        "vq tx show {f.transaction}",
     ),
     _where(
         MessageState.RECALLED,
-        "the message {asked} was delayed, waits no more, and is not in the topic: it was recalled, "
-        "or delivered and deleted since",
-        "vq delayed list {topic}",
+        "the message {f.asked} was delayed, waits no more, and is not in the topic: it was "
+        "recalled, or delivered and deleted since",
+        "vq delayed list {f.at.topic}",
     ),
     _where(
         MessageState.DELETED,
-        "the message {asked} is deleted: the topic does not keep what is so old{detail}",
-        "vq topic describe {topic}",
+        "the message {f.asked} is deleted: the topic does not keep what is so old{f.more}",
+        "vq topic describe {f.at.topic}",
     ),
     _where(
         MessageState.DAMAGED,
-        "the bytes of the message {asked} cannot be read{detail}",
-        "vq topic verify {topic}",
+        "the bytes of the message {f.asked} cannot be read{f.more}",
+        "vq topic verify {f.at.topic}",
     ),
     _where(
         MessageState.NOT_REPLICATED,
-        "the message {asked} is stored at the master, and readers get it once every node in sync "
+        "the message {f.asked} is stored at the master, and readers get it once every node in sync "
         "has it",
         "vq cluster status",
     ),
     _where(
         MessageState.NOT_YET,
-        "there is no message {asked} yet: {name} ends before it{detail}",
-        "vq topic describe {topic}",
+        "there is no message {f.asked} yet: {f.at.name} ends before it{f.more}",
+        "vq topic describe {f.at.topic}",
     ),
     _where(
         MessageState.NO_MESSAGE,
-        "no message begins at {asked}{detail}",
-        "vq topic describe {topic}",
+        "no message begins at {f.asked}{f.more}",
+        "vq topic describe {f.at.topic}",
     ),
     _where(
         MessageState.NOT_STORED,
-        "topic {topic} has no message {asked}: all that it keeps of the hour before and after that "
-        "id was made was searched{detail}",
-        "vq message find {topic} --id {asked} --since 7d",
+        "topic {f.at.topic} has no message {f.asked}: all that it keeps of the hour before and "
+        "after that id was made was searched{f.more}",
+        "vq message find {f.at.topic} --id {f.asked} --since 7d",
     ),
     CauseRow(
         cause="filtered",
@@ -299,11 +297,9 @@ TABLE: Final[Sequence[CauseRow[MessageFacts]]] = (
             if facts.is_stored and facts.at.known.filter is not None and facts.matches is None
             else facts.is_stored and facts.matches is False
         ),
-        text=lambda facts: (
-            f"the filter {facts.at.known.filter!r} of group {facts.at.group} does "
-            f"not let it through: its tag is {facts.tag!r}"
-        ),
-        commands=lambda facts: (f"vq group describe {facts.at.group}",),
+        text="the filter {f.at.known.filter!r} of group {f.at.group} does not let it through: its "
+        "tag is {f.tag!r}",
+        commands=("vq group describe {f.at.group}",),
     ),
     CauseRow(
         cause="dead_letter",
@@ -313,10 +309,7 @@ TABLE: Final[Sequence[CauseRow[MessageFacts]]] = (
             else facts.is_stored and facts.letter is not None
         ),
         text=_letter_text,
-        commands=lambda facts: (
-            f"vq dlq read {facts.at.group} --settled",
-            f"vq dlq resend {facts.at.group}",
-        ),
+        commands=("vq dlq read {f.at.group} --settled", "vq dlq resend {f.at.group}"),
     ),
     CauseRow(
         cause="retries",
@@ -325,40 +318,31 @@ TABLE: Final[Sequence[CauseRow[MessageFacts]]] = (
             if facts.is_stored and not facts.letters_known
             else facts.is_stored and facts.retries
         ),
-        text=lambda facts: (
-            f"its listener failed, and a copy of it waits in the retry topic of "
-            f"group {facts.at.group} for its next try"
-        ),
-        commands=lambda facts: (
-            f"vq group describe {facts.at.group}",
-            f"vq delayed list _vq.retry.{facts.at.group}",
-        ),
+        text="its listener failed, and a copy of it waits in the retry topic of group {f.at.group} "
+        "for its next try",
+        commands=("vq group describe {f.at.group}", "vq delayed list _vq.retry.{f.at.group}"),
     ),
     CauseRow(
         cause="began_behind",
         holds=_began_behind,
-        text=lambda facts: (
-            f"group {facts.at.group} begins at the end of a partition that is older "
-            "than itself (start = latest), and the message was stored before the group began there"
-        ),
-        commands=lambda facts: (f"vq group reset {facts.at.place} --offset {facts.offset}",),
+        text="group {f.at.group} begins at the end of a partition that is older than itself (start "
+        "= latest), and the message was stored before the group began there",
+        commands=("vq group reset {f.at.place} --offset {f.offset}",),
     ),
     CauseRow(
         cause="handled_ahead",
         holds=lambda facts: facts.is_stored and facts.at.is_shared and facts.ahead,
-        text=lambda facts: (
-            f"group {facts.at.group} has handled it, ahead of messages before it "
-            f"that are still in hand: its place is offset {facts.at.known.committed}"
-        ),
-        commands=lambda facts: (f"vq group describe {facts.at.group}",),
+        text="group {f.at.group} has handled it, ahead of messages before it that are still in "
+        "hand: its place is offset {f.at.known.committed}",
+        commands=("vq group describe {f.at.group}",),
     ),
     CauseRow(
         cause="handled",
         holds=lambda facts: facts.is_passed,
         text=_passed_text,
-        commands=lambda facts: (
-            f"vq group failed list {facts.at.group}",
-            f"vq group reset {facts.at.place} --offset {facts.offset}",
+        commands=(
+            "vq group failed list {f.at.group}",
+            "vq group reset {f.at.place} --offset {f.offset}",
         ),
     ),
     *(
@@ -369,18 +353,16 @@ TABLE: Final[Sequence[CauseRow[MessageFacts]]] = (
     CauseRow(
         cause="broadcasting",
         holds=lambda facts: facts.is_stored and not facts.at.is_shared,
-        text=lambda facts: (
-            f"group {facts.at.group} is broadcasting: each member keeps its "
-            "progress on its own machine, and no command sees it from here"
-        ),
-        commands=lambda facts: (f"vq group describe {facts.at.group}",),
+        text="group {f.at.group} is broadcasting: each member keeps its progress on its own "
+        "machine, and no command sees it from here",
+        commands=("vq group describe {f.at.group}",),
         is_rest=True,
     ),
     CauseRow(
         cause="not_reached",
         holds=lambda _: True,
         text=_to_go_text,
-        commands=lambda facts: (f"vq group describe {facts.at.group}",),
+        commands=("vq group describe {f.at.group}",),
         is_rest=True,
     ),
 )

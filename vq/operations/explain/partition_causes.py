@@ -254,29 +254,22 @@ TABLE: Final[Sequence[CauseRow[PartitionFacts]]] = (
     CauseRow(
         cause="no_group",
         holds=lambda facts: not facts.exists,
-        text=lambda facts: f"there is no group {facts.group}: no consumer of it has ever started",
-        commands=lambda facts: (
-            f"vq group create {facts.group} --topic {facts.topic} --to-earliest",
-            "vq group list",
-        ),
+        text="there is no group {f.group}: no consumer of it has ever started",
+        commands=("vq group create {f.group} --topic {f.topic} --to-earliest", "vq group list"),
     ),
     CauseRow(
         cause="not_read",
         holds=lambda facts: facts.exists and not facts.reads,
-        text=lambda facts: (
-            f"group {facts.group} does not read topic {facts.topic}: no member has "
-            "ever subscribed to it, by name or by pattern"
-        ),
-        commands=lambda facts: (f"vq group describe {facts.group}",),
+        text="group {f.group} does not read topic {f.topic}: no member has ever subscribed to it, "
+        "by name or by pattern",
+        commands=("vq group describe {f.group}",),
     ),
     CauseRow(
         cause="not_readable",
         holds=lambda facts: facts.exists and facts.reads and not facts.known.readable,
-        text=lambda facts: (
-            f"topic {facts.topic} is closed for reading: its setting `readable` is "
-            f"false; admin.alter_topic({facts.topic!r}, readable=True) opens it"
-        ),
-        commands=lambda facts: (f"vq topic describe {facts.topic}",),
+        text="topic {f.topic} is closed for reading: its setting `readable` is false; "
+        "admin.alter_topic({f.topic!r}, readable=True) opens it",
+        commands=("vq topic describe {f.topic}",),
     ),
     _stopped("needs_reset"),
     _stopped("other_topic"),
@@ -284,69 +277,59 @@ TABLE: Final[Sequence[CauseRow[PartitionFacts]]] = (
     CauseRow(
         cause="no_members",
         holds=lambda facts: facts.is_there and not facts.members and not facts.by_stream,
-        text=lambda facts: (
-            f"group {facts.group} has no members: no consumer of it runs, or none "
-            "reaches ZooKeeper. Start one"
-        ),
-        commands=lambda facts: (f"vq group describe {facts.group}",),
+        text="group {f.group} has no members: no consumer of it runs, or none reaches ZooKeeper. "
+        "Start one",
+        commands=("vq group describe {f.group}",),
     ),
     CauseRow(
         cause="not_subscribed",
         holds=lambda facts: facts.is_there and facts.members > 0 and not facts.subscribers,
-        text=lambda facts: (
-            f"none of the {facts.members} member(s) of group {facts.group} "
-            f"subscribes to topic {facts.topic} now. Start one that does, or have the group "
-            "forget it"
-        ),
-        commands=lambda facts: (f"vq group forget {facts.group} --topic {facts.topic}",),
+        text="none of the {f.members} member(s) of group {f.group} subscribes to topic {f.topic} "
+        "now. Start one that does, or have the group forget it",
+        commands=("vq group forget {f.group} --topic {f.topic}",),
     ),
     CauseRow(
         cause="no_master",
         holds=lambda facts: facts.is_there and facts.no_master,
-        text=lambda facts: (
-            f"broker group {facts.reading_group}, which has what comes next, has no "
-            "registered master: nobody can read there. Start a node of it that is in sync"
-        ),
-        commands=lambda _: ("vq cluster status",),
+        text="broker group {f.reading_group}, which has what comes next, has no registered master: "
+        "nobody can read there. Start a node of it that is in sync",
+        commands=("vq cluster status",),
     ),
     CauseRow(
         cause="broker_silent",
         holds=lambda facts: facts.is_there and not facts.no_master and bool(facts.silent),
-        text=lambda facts: f"the broker that has what comes next cannot be read: {facts.silent}",
-        commands=lambda _: ("vq doctor", "vq cluster status"),
+        text="the broker that has what comes next cannot be read: {f.silent}",
+        commands=("vq doctor", "vq cluster status"),
     ),
     CauseRow(
         cause="partition_failed",
         holds=lambda facts: facts.is_there and facts.state in FAILED_STATES,
-        text=lambda facts: f"{facts.name} is {facts.state} at its broker: {facts.reason}",
-        commands=lambda facts: (f"vq topic verify {facts.topic}",),
+        text="{f.name} is {f.state} at its broker: {f.reason}",
+        commands=("vq topic verify {f.topic}",),
     ),
     CauseRow(
         cause="listener_failed",
         holds=lambda facts: facts.is_shared and facts.known.held > 0,
         text=_held_text,
-        commands=lambda facts: (
-            f"vq group alter {facts.group} --on-failure dead-letter",
-            f"vq message find {facts.topic} --id {facts.known.message_id}",
+        commands=(
+            "vq group alter {f.group} --on-failure dead-letter",
+            "vq message find {f.topic} --id {f.known.message_id}",
         ),
     ),
     CauseRow(
         cause="owner_error",
         holds=lambda facts: facts.stopped_by == "owner_error" and not facts.known.held,
         text=_stopped_text,
-        commands=lambda facts: (f"vq topic verify {facts.topic}", "vq doctor"),
+        commands=("vq topic verify {f.topic}", "vq doctor"),
     ),
     CauseRow(
         cause="owner_gone",
         holds=lambda facts: (
             facts.is_shared and facts.known.owner is not None and facts.owner_place is None
         ),
-        text=lambda facts: (
-            f"member {facts.known.owner} still owns it and is no member any more: "
-            "it was closed or cut off a moment ago. Its node goes with its session, and another "
-            "member takes over then"
-        ),
-        commands=lambda facts: (f"vq group describe {facts.group}",),
+        text="member {f.known.owner} still owns it and is no member any more: it was closed or cut "
+        "off a moment ago. Its node goes with its session, and another member takes over then",
+        commands=("vq group describe {f.group}",),
     ),
     CauseRow(
         cause="not_claimed",
@@ -358,9 +341,9 @@ TABLE: Final[Sequence[CauseRow[PartitionFacts]]] = (
             and not facts.by_stream
         ),
         text=_unclaimed_text,
-        commands=lambda facts: (
-            f"vq group history {facts.group} --topic {facts.topic} --partition {facts.partition}",
-            f"vq group plan {facts.group}",
+        commands=(
+            "vq group history {f.group} --topic {f.topic} --partition {f.partition}",
+            "vq group plan {f.group}",
         ),
     ),
     CauseRow(
@@ -371,58 +354,50 @@ TABLE: Final[Sequence[CauseRow[PartitionFacts]]] = (
             f"{facts.known.end} are stored at the master, and readers get them once every node in "
             "sync has them"
         ),
-        commands=lambda _: ("vq cluster status",),
+        commands=("vq cluster status",),
     ),
     CauseRow(
         cause="filter_matches_nothing",
         holds=_no_match,
-        text=lambda facts: (
-            f"the filter {facts.known.filter!r} of group {facts.group} lets none of "
-            "the messages through that the partition keeps"
-        ),
-        commands=lambda facts: (f"vq group describe {facts.group}",),
+        text="the filter {f.known.filter!r} of group {f.group} lets none of the messages through "
+        "that the partition keeps",
+        commands=("vq group describe {f.group}",),
     ),
     CauseRow(
         cause="not_moving",
         holds=_is_unmoved,
         text=_unmoved_text,
-        commands=lambda facts: (f"vq group describe {facts.group}",),
+        commands=("vq group describe {f.group}",),
     ),
     CauseRow(
         cause="overtaken",
         holds=lambda facts: (
             facts.is_shared and facts.known.facts(members=facts.members).is_overtaken
         ),
-        text=lambda facts: (
-            f"messages were deleted before group {facts.group} read them: its place is offset "
-            f"{facts.known.committed}, and the partition begins at {facts.known.start}. The group "
-            "goes on there; keep messages longer, or until groups have read them"
-        ),
-        commands=lambda facts: (
-            f"vq topic alter {facts.topic} --retention-policy keep",
-            f"vq topic describe {facts.topic}",
+        text="messages were deleted before group {f.group} read them: its place is offset "
+        "{f.known.committed}, and the partition begins at {f.known.start}. The group goes on "
+        "there; keep messages longer, or until groups have read them",
+        commands=(
+            "vq topic alter {f.topic} --retention-policy keep",
+            "vq topic describe {f.topic}",
         ),
     ),
     CauseRow(
         cause="at_end",
         holds=_is_at_end,
-        text=lambda facts: (
-            f"there is nothing to read: group {facts.group} has handled everything "
-            f"up to the end, offset {facts.known.end}. Messages that wait for their time, or for a "
-            "decision, are not in the partition yet"
-        ),
-        commands=lambda facts: (f"vq delayed list {facts.topic}", "vq tx list"),
+        text="there is nothing to read: group {f.group} has handled everything up to the end, "
+        "offset {f.known.end}. Messages that wait for their time, or for a decision, are not "
+        "in the partition yet",
+        commands=("vq delayed list {f.topic}", "vq tx list"),
         is_rest=True,
     ),
     CauseRow(
         cause="broadcasting",
         holds=lambda facts: facts.is_there and not facts.is_shared,
-        text=lambda facts: (
-            f"group {facts.group} is broadcasting: each of the {facts.subscribers} "
-            "member(s) that subscribe reads every partition, and keeps its progress on its own "
-            "machine; no command sees it from here"
-        ),
-        commands=lambda facts: (f"vq group describe {facts.group}",),
+        text="group {f.group} is broadcasting: each of the {f.subscribers} member(s) that "
+        "subscribe reads every partition, and keeps its progress on its own machine; no command "
+        "sees it from here",
+        commands=("vq group describe {f.group}",),
         is_rest=True,
     ),
     CauseRow(

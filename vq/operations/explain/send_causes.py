@@ -232,43 +232,37 @@ SEND_TABLE: Final[Sequence[CauseRow[SendFacts]]] = (
     CauseRow(
         cause="reserved",
         holds=lambda facts: facts.is_reserved,
-        text=lambda facts: (
-            f"the name {facts.topic} is vq's own, and only vq sends there; choose "
-            "another topic. Dead letters are sent again by a command"
-        ),
-        commands=lambda _: ("vq dlq list",),
+        text="the name {f.topic} is vq's own, and only vq sends there; choose another topic. Dead "
+        "letters are sent again by a command",
+        commands=("vq dlq list",),
     ),
     CauseRow(
         cause="no_topic",
         holds=lambda facts: facts.phase is None and not facts.may_create,
-        text=lambda facts: (
-            f"there is no topic {facts.topic}, and producers create none in this cluster"
-        ),
-        commands=lambda facts: (
-            f"vq topic create {facts.topic} --partitions 1",
+        text="there is no topic {f.topic}, and producers create none in this cluster",
+        commands=(
+            "vq topic create {f.topic} --partitions 1",
             "vq cluster settings --auto-create on",
         ),
     ),
     CauseRow(
         cause="deleted",
         holds=lambda facts: facts.phase == "deleted",
-        text=lambda facts: f"topic {facts.topic} was deleted, and can still be brought back",
-        commands=lambda facts: (f"vq topic undelete {facts.topic}",),
+        text="topic {f.topic} was deleted, and can still be brought back",
+        commands=("vq topic undelete {f.topic}",),
     ),
     CauseRow(
         cause="half_made",
         holds=lambda facts: facts.phase in {"creating", "deleting"},
-        text=lambda facts: (
-            f"topic {facts.topic} is {facts.phase}: that takes a moment. If it "
-            "stays so, who did it was interrupted: delete it, and create it anew"
-        ),
-        commands=lambda facts: (f"vq topic delete {facts.topic}",),
+        text="topic {f.topic} is {f.phase}: that takes a moment. If it stays so, who did it was "
+        "interrupted: delete it, and create it anew",
+        commands=("vq topic delete {f.topic}",),
     ),
     CauseRow(
         cause="not_writable",
         holds=lambda facts: facts.settings is not None and not facts.settings.writable,
-        text=lambda facts: f"topic {facts.topic} is closed for writes",
-        commands=lambda facts: (f"vq topic open {facts.topic}",),
+        text="topic {f.topic} is closed for writes",
+        commands=("vq topic open {f.topic}",),
     ),
     CauseRow(cause="too_large", holds=_too_large, text=_size_text, commands=_size_commands),
     *map(_refused_by, REFUSALS),
@@ -282,7 +276,7 @@ SEND_TABLE: Final[Sequence[CauseRow[SendFacts]]] = (
         cause="quota",
         holds=lambda facts: bool(facts.quota) and facts.phase is not None,
         text=_quota_text,
-        commands=lambda facts: (f"vq quota show {facts.sender}",),
+        commands=("vq quota show {f.sender}",),
     ),
     CauseRow(cause="accepted", holds=lambda _: True, text=_accepted_text, is_rest=True),
 )
@@ -310,9 +304,9 @@ def _of_key(row: CauseRow[SendFacts]) -> CauseRow[KeyFacts]:
         holds=lambda facts: row.holds(facts.send),
         text=lambda facts: (
             f"key {facts.key} ({facts.kind}) belongs to {facts.send.topic}-"
-            f"{facts.send.partition}, which refuses messages now: {row.text(facts.send)}"
+            f"{facts.send.partition}, which refuses messages now: {row.of(facts.send).text}"
         ),
-        commands=lambda facts: row.commands(facts.send),
+        commands=lambda facts: row.of(facts.send).commands,
     )
 
 
@@ -323,7 +317,7 @@ KEY_TABLE: Final[Sequence[CauseRow[KeyFacts]]] = (
         cause="goes_there",
         holds=lambda _: True,
         text=_key_text,
-        commands=lambda facts: (f"vq topic describe {facts.send.topic}",),
+        commands=("vq topic describe {f.send.topic}",),
         is_rest=True,
     ),
 )

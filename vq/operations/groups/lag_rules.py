@@ -27,13 +27,13 @@ A number that is not known fulfils no rule but the last ones.
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from vq.clock import YEAR_S
 from vq.errors import InvalidArgument
 
 __all__ = ["VERDICTS", "LagFacts", "LagThresholds", "LagVerdict", "judge_lag", "why_stopped"]
 
 #: From the worst on.
 VERDICTS: Final = ("stopped", "stalled", "warning", "unknown", "ok")
-_YEAR_S: Final = 366 * 86_400
 _BYTES_MAX: Final = 2**63 - 1
 
 
@@ -56,10 +56,10 @@ class LagThresholds:
     def __post_init__(self) -> None:
         """Check the bounds."""
         for name, most in (
-            ("warn_s", _YEAR_S),
+            ("warn_s", YEAR_S),
             ("warn_bytes", _BYTES_MAX),
             ("warn_messages", _BYTES_MAX),
-            ("stalled_after_s", _YEAR_S),
+            ("stalled_after_s", YEAR_S),
         ):
             value = getattr(self, name)
             if value is not None and not 0 < value <= most:

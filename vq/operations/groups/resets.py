@@ -21,7 +21,6 @@ from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.errors import (
     InvalidArgument,
     InvalidState,
-    NotMaster,
     OffsetOutOfRange,
     UnknownTopic,
 )
@@ -30,7 +29,7 @@ from vq.operations.base.acts import About, audited
 from vq.operations.base.changes import ResetUnknown, unknown_when_cut
 from vq.operations.groups.terms import check_one_progress
 from vq.operations.messages.stored import COUNT_MAX
-from vq.operations.partitions.offsets import Inspector, PartitionEnds, check_time
+from vq.operations.partitions.offsets import Inspector, PartitionEnds, check_time, no_answer
 
 
 class Goal(enum.StrEnum):
@@ -220,9 +219,7 @@ class Planner:
         partition = _partition_of(placement)
         ends = await self._inspector.ends(placement)
         if ends is None:
-            raise NotMaster(
-                f"the broker of {partition} does not answer; start it first (`vq cluster status`)"
-            )
+            raise no_answer(partition)
         elsewhere = "" if before is None else why_of_another(before, view.id)
         if only_stopped and not (elsewhere or _is_stopped(before, ends)):
             return None
@@ -320,9 +317,7 @@ class Planner:
     ) -> int:
         offset = await self._inspector.offset_at_time(placement, time_ms)
         if offset is None:
-            raise NotMaster(
-                f"a broker of {_partition_of(placement)} does not answer; start it first"
-            )
+            raise no_answer(_partition_of(placement))
         return min(max(offset, ends.earliest), ends.latest)
 
     def _now_ms(self) -> int:

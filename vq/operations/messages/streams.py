@@ -23,13 +23,12 @@ from vq.coordination.topics import topics
 from vq.errors import (
     Busy,
     InvalidArgument,
-    NotMaster,
     OffsetOutOfRange,
 )
 from vq.message_filter import ALL, Filter
 from vq.model import Message, OffsetBounds, PartitionPlacement, TopicPartition, time_ms_of
 from vq.operations.messages.stored import COUNT_MAX
-from vq.operations.partitions.offsets import Inspector, PartitionEnds, check_time
+from vq.operations.partitions.offsets import Inspector, PartitionEnds, check_time, no_answer
 from vq.tasks import begin_task
 
 #: Bytes of answers that all partitions together hold, and the least of one.
@@ -161,9 +160,7 @@ async def _parts(
     for placement, known in zip(placements, ends, strict=True):
         partition = TopicPartition(placement.topic, placement.partition)
         if known is None:
-            raise NotMaster(
-                f"the broker of {partition} does not answer; start it first (`vq cluster status`)"
-            )
+            raise no_answer(partition)
         start = await _start(inspector, placement, known, begin)
         last = await _end(inspector, placement, known, end)
         found.append(_Part(PartitionReader(cluster, partition), start, last))
@@ -179,9 +176,7 @@ async def _end(
         return ends.latest
     found = await inspector.offset_at_time(placement, end.until_ms)
     if found is None:
-        raise NotMaster(
-            f"a broker of {placement.topic}-{placement.partition} does not answer; start it first"
-        )
+        raise no_answer(TopicPartition(placement.topic, placement.partition))
     return min(found, ends.latest)
 
 
@@ -202,9 +197,7 @@ async def _start(
         return ends.earliest
     found = await inspector.offset_at_time(placement, begin.since_ms)
     if found is None:
-        raise NotMaster(
-            f"a broker of {placement.topic}-{placement.partition} does not answer; start it first"
-        )
+        raise no_answer(TopicPartition(placement.topic, placement.partition))
     return min(max(found, ends.earliest), ends.latest)
 
 

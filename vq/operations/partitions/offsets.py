@@ -16,6 +16,7 @@ from vq.coordination.tree.reading import gather_all
 from vq.errors import (
     InvalidArgument,
     NotAuthenticated,
+    NotMaster,
     PermissionRefused,
     TimedOut,
     Unreachable,
@@ -23,7 +24,7 @@ from vq.errors import (
 )
 from vq.limits import OFFSET_MAX
 from vq.log_lines import get_logger
-from vq.model import Address, NodeInfo, PartitionPlacement, Span, time_ms_of
+from vq.model import Address, NodeInfo, PartitionPlacement, Span, TopicPartition, time_ms_of
 from vq.operations.brokers.brokers import master_and_epoch
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetRequest, GetResponse, OffsetsRequest, OffsetsResponse
@@ -162,6 +163,15 @@ def check_time(what: str, time_ms: int) -> None:
     check_whole(what, time_ms)
     if not 0 <= time_ms <= _TIME_MS_MAX:
         raise InvalidArgument(f"{what} = {time_ms} is outside [0, {_TIME_MS_MAX}] ms since 1970")
+
+
+def no_answer(partition: TopicPartition) -> NotMaster:
+    """Return the error for a partition that no broker told about when it was asked."""
+    return NotMaster(
+        f"no answer from the broker of {partition}",
+        hint="`vq cluster status` says why: it does not run, it cannot be reached, or it does not "
+        "take this client (TLS, user)",
+    )
 
 
 class Inspector:

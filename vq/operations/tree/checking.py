@@ -18,7 +18,8 @@ from vq.coordination.tree.coordinator import (
 )
 from vq.operations.base.acts import audited
 from vq.operations.base.changes import TreeUnknown
-from vq.operations.tree.tree_rules import Severity, TreeFinding, TreeRules
+from vq.operations.tree.findings import Severity, TreeFinding
+from vq.operations.tree.tree_rules import TreeRules
 from vq.operations.tree.walking import walk_tree
 
 __all__ = [

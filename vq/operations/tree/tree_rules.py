@@ -2,11 +2,6 @@
 
 ``TreeRules`` is fed the nodes in the order of ``walk_tree``: brokers, topics, groups, the rest.
 
-    severity   means
-    error      something does not work, or will not: an operator has to act
-    warning    a leftover, or something that only looks wrong to others
-    info       for an operator to know
-
 A repair is safe and unambiguous, or there is none: it removes what no vq of any version makes where
 it lies, or what a deleted topic left, and sets what can be counted. Each is written under the
 version at which the node was read.
@@ -16,7 +11,6 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Final, TypeVar
 
 from vq.coordination.tree.coordinator import Unreadable
@@ -44,59 +38,15 @@ from vq.coordination.tree.values.value import Value
 from vq.errors import CoordinationError
 from vq.limits import is_valid_name
 from vq.model import PartitionState
+from vq.operations.tree.findings import Severity, TreeFinding, TreeRepair
 from vq.operations.tree.layout import NodeKind, kind_of, names_in
 from vq.operations.tree.walking import StoredNode
 
-__all__ = ["FINDINGS_MAX", "Severity", "TreeFinding", "TreeRepair", "TreeRules"]
+__all__ = ["FINDINGS_MAX", "TreeRules"]
 
 #: So many findings are kept; all are counted.
 FINDINGS_MAX: Final = 10_000
 _V = TypeVar("_V", bound=Value)
-
-
-class Severity(StrEnum):
-    """How bad a finding is; see the module's text."""
-
-    ERROR = "error"
-    WARNING = "warning"
-    INFO = "info"
-
-
-@dataclass(frozen=True, slots=True)
-class TreeRepair:
-    """What a repair writes: the value of a node, or None to delete it, under this version."""
-
-    path: str
-    version: int
-    data: bytes | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeFinding:
-    """Something that does not hold.
-
-    Attributes:
-        path: The node.
-        problem: In one word, for programs.
-        severity: ``error``, ``warning`` or ``info``.
-        text: For people.
-        commands: The commands that mend it; empty: there is none.
-        repair: What ``repair_tree`` writes; None: nothing.
-    """
-
-    path: str
-    problem: str
-    severity: Severity
-    text: str
-    commands: tuple[str, ...] = ()
-    repair: TreeRepair | None = None
-
-    @property
-    def repair_text(self) -> str:
-        """What a repair does, for people; "": nothing."""
-        if self.repair is None:
-            return ""
-        return "deletes the node" if self.repair.data is None else "writes the value anew"
 
 
 @dataclass(slots=True)

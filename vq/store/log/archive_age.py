@@ -21,12 +21,11 @@ old then, and 22 would do. So each message is an archive when it is 24 to 48 hou
 from collections.abc import Sequence
 from typing import Final
 
+from vq.clock import HOUR_MS
 from vq.store.log.retention import Kept, OpenBlock, times_of
 
 __all__ = ["EARLY_MS_MAX", "HOUR_MS", "due", "must_roll"]
 
-_MINUTE_MS: Final = 60_000
-HOUR_MS: Final = 60 * _MINUTE_MS
 #: A block that takes appends stays while its first message is younger than this.
 ROLL_AFTER_MS: Final = HOUR_MS
 #: A block is due so much before it has its age, at most, and at most this share of its age.

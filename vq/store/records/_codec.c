@@ -17,11 +17,16 @@
 #include <string.h>
 
 #include "_records.h"
+#include "_streams.h"
 
 enum { MESSAGE_FIELDS = 12, RECORD_FIELDS = 7 };
 /* Of a batch's control record: version and size of its payload, and where its append time is. */
 enum { CONTROL_VERSION = 1, CONTROL_PAYLOAD = 68, APPEND_TIME_AT = 32 };
 enum { COMPRESSION = 0x70, COMPRESSION_SHIFT = 4 };
+/* After so many bytes of contents one compressed record goes to Python code, which gives the lock to a
+ * thread that waits for it: those in between take less than a millisecond. A stream takes as long as so
+ * many bytes do, however small it is. */
+enum { BYTES_BEFORE_PYTHON = 128 << 10, BYTES_OF_A_STREAM = 400 };
 /* So many texts of headers, names and values, are compared with those of the message before. */
 enum { TEXTS_KEPT = 16 };
 
@@ -40,39 +45,56 @@ typedef uint32_t lanes_t __attribute__((vector_size(4 * LANES)));
 
 #define ROTATE(x, n) (((x) << (n)) | ((x) >> (32 - (n))))
 #define F(x, y, z) ((z) ^ ((x) & ((y) ^ (z))))
-#define G(x, y, z) ((y) ^ ((z) & ((x) ^ (y))))
+/* No bit is in both parts, so they are added: the first one does not wait for the step before. */
+#define G(x, y, z) (((y) & ~(z)) + ((x) & (z)))
 #define H(x, y, z) ((x) ^ (y) ^ (z))
 #define I(x, y, z) ((y) ^ ((x) | ~(z)))
 #define STEP(f, a, b, c, d, word, shift, sine)                                                         \
-    a += f(b, c, d) + (word) + UINT32_C(sine);                                                         \
+    a += (word) + (sine);                                                                              \
+    a += f(b, c, d);                                                                                   \
     a = ROTATE(a, shift) + b
-#define FOUR(f, i, j, k, l, s1, s2, s3, s4, t1, t2, t3, t4)                                            \
-    STEP(f, a, b, c, d, x[i], s1, t1);                                                                 \
-    STEP(f, d, a, b, c, x[j], s2, t2);                                                                 \
-    STEP(f, c, d, a, b, x[k], s3, t3);                                                                 \
-    STEP(f, b, c, d, a, x[l], s4, t4)
+#define FOUR(f, i, j, k, l, s1, s2, s3, s4, number)                                                    \
+    STEP(f, a, b, c, d, x[i], s1, sines[number]);                                                      \
+    STEP(f, d, a, b, c, x[j], s2, sines[number + 1]);                                                  \
+    STEP(f, c, d, a, b, x[k], s3, sines[number + 2]);                                                  \
+    STEP(f, b, c, d, a, x[l], s4, sines[number + 3])
+
+static const uint32_t SINES[64] = {
+    0xd76aa478, 0xe8c7b756, 0x242070db, 0xc1bdceee, 0xf57c0faf, 0x4787c62a,
+    0xa8304613, 0xfd469501, 0x698098d8, 0x8b44f7af, 0xffff5bb1, 0x895cd7be,
+    0x6b901122, 0xfd987193, 0xa679438e, 0x49b40821, 0xf61e2562, 0xc040b340,
+    0x265e5a51, 0xe9b6c7aa, 0xd62f105d, 0x02441453, 0xd8a1e681, 0xe7d3fbc8,
+    0x21e1cde6, 0xc33707d6, 0xf4d50d87, 0x455a14ed, 0xa9e3e905, 0xfcefa3f8,
+    0x676f02d9, 0x8d2a4c8a, 0xfffa3942, 0x8771f681, 0x6d9d6122, 0xfde5380c,
+    0xa4beea44, 0x4bdecfa9, 0xf6bb4b60, 0xbebfbc70, 0x289b7ec6, 0xeaa127fa,
+    0xd4ef3085, 0x04881d05, 0xd9d4d039, 0xe6db99e5, 0x1fa27cf8, 0xc4ac5665,
+    0xf4292244, 0x432aff97, 0xab9423a7, 0xfc93a039, 0x655b59c3, 0x8f0ccc92,
+    0xffeff47d, 0x85845dd1, 0x6fa87e4f, 0xfe2ce6e0, 0xa3014314, 0x4e0811a1,
+    0xf7537e82, 0xbd3af235, 0x2ad7d2bb, 0xeb86d391,
+};
 
 /* The 64 steps of RFC 1321, section 3.4, for one message or for several in lanes. */
 #define COMPRESS(name, word_t)                                                                         \
-    static inline __attribute__((always_inline)) void name(word_t state[4], const word_t x[16])                                       \
+    static inline __attribute__((always_inline)) void name(word_t state[4], const word_t x[16],        \
+                                                           const uint32_t *sines)                      \
     {                                                                                                  \
         word_t a = state[0], b = state[1], c = state[2], d = state[3];                                 \
-        FOUR(F, 0, 1, 2, 3, 7, 12, 17, 22, 0xd76aa478, 0xe8c7b756, 0x242070db, 0xc1bdceee);            \
-        FOUR(F, 4, 5, 6, 7, 7, 12, 17, 22, 0xf57c0faf, 0x4787c62a, 0xa8304613, 0xfd469501);            \
-        FOUR(F, 8, 9, 10, 11, 7, 12, 17, 22, 0x698098d8, 0x8b44f7af, 0xffff5bb1, 0x895cd7be);          \
-        FOUR(F, 12, 13, 14, 15, 7, 12, 17, 22, 0x6b901122, 0xfd987193, 0xa679438e, 0x49b40821);        \
-        FOUR(G, 1, 6, 11, 0, 5, 9, 14, 20, 0xf61e2562, 0xc040b340, 0x265e5a51, 0xe9b6c7aa);            \
-        FOUR(G, 5, 10, 15, 4, 5, 9, 14, 20, 0xd62f105d, 0x02441453, 0xd8a1e681, 0xe7d3fbc8);           \
-        FOUR(G, 9, 14, 3, 8, 5, 9, 14, 20, 0x21e1cde6, 0xc33707d6, 0xf4d50d87, 0x455a14ed);            \
-        FOUR(G, 13, 2, 7, 12, 5, 9, 14, 20, 0xa9e3e905, 0xfcefa3f8, 0x676f02d9, 0x8d2a4c8a);           \
-        FOUR(H, 5, 8, 11, 14, 4, 11, 16, 23, 0xfffa3942, 0x8771f681, 0x6d9d6122, 0xfde5380c);          \
-        FOUR(H, 1, 4, 7, 10, 4, 11, 16, 23, 0xa4beea44, 0x4bdecfa9, 0xf6bb4b60, 0xbebfbc70);           \
-        FOUR(H, 13, 0, 3, 6, 4, 11, 16, 23, 0x289b7ec6, 0xeaa127fa, 0xd4ef3085, 0x04881d05);           \
-        FOUR(H, 9, 12, 15, 2, 4, 11, 16, 23, 0xd9d4d039, 0xe6db99e5, 0x1fa27cf8, 0xc4ac5665);          \
-        FOUR(I, 0, 7, 14, 5, 6, 10, 15, 21, 0xf4292244, 0x432aff97, 0xab9423a7, 0xfc93a039);           \
-        FOUR(I, 12, 3, 10, 1, 6, 10, 15, 21, 0x655b59c3, 0x8f0ccc92, 0xffeff47d, 0x85845dd1);          \
-        FOUR(I, 8, 15, 6, 13, 6, 10, 15, 21, 0x6fa87e4f, 0xfe2ce6e0, 0xa3014314, 0x4e0811a1);          \
-        FOUR(I, 4, 11, 2, 9, 6, 10, 15, 21, 0xf7537e82, 0xbd3af235, 0x2ad7d2bb, 0xeb86d391);           \
+        FOUR(F, 0, 1, 2, 3, 7, 12, 17, 22, 0);                                                         \
+        FOUR(F, 4, 5, 6, 7, 7, 12, 17, 22, 4);                                                         \
+        FOUR(F, 8, 9, 10, 11, 7, 12, 17, 22, 8);                                                       \
+        FOUR(F, 12, 13, 14, 15, 7, 12, 17, 22, 12);                                                    \
+        FOUR(G, 1, 6, 11, 0, 5, 9, 14, 20, 16);                                                        \
+        FOUR(G, 5, 10, 15, 4, 5, 9, 14, 20, 20);                                                       \
+        FOUR(G, 9, 14, 3, 8, 5, 9, 14, 20, 24);                                                        \
+        FOUR(G, 13, 2, 7, 12, 5, 9, 14, 20, 28);                                                       \
+        FOUR(H, 5, 8, 11, 14, 4, 11, 16, 23, 32);                                                      \
+        FOUR(H, 1, 4, 7, 10, 4, 11, 16, 23, 36);                                                       \
+        FOUR(H, 13, 0, 3, 6, 4, 11, 16, 23, 40);                                                       \
+        FOUR(H, 9, 12, 15, 2, 4, 11, 16, 23, 44);                                                      \
+        FOUR(I, 0, 7, 14, 5, 6, 10, 15, 21, 48);                                                       \
+        FOUR(I, 12, 3, 10, 1, 6, 10, 15, 21, 52);                                                      \
+        FOUR(I, 8, 15, 6, 13, 6, 10, 15, 21, 56);                                                      \
+        FOUR(I, 4, 11, 2, 9, 6, 10, 15, 21, 60);                                                       \
         state[0] += a;                                                                                 \
         state[1] += b;                                                                                 \
         state[2] += c;                                                                                 \
@@ -112,7 +134,7 @@ static uint32_t digest_one(const text_t *text)
     pad(text, tail);
     for (size_t number = 0, count = blocks_of(text->size); number < count; number++) {
         memcpy(x, block_at(text, tail, number), BLOCK);
-        compress_one(state, x);
+        compress_one(state, x, SINES);
     }
     return state[0];
 }
@@ -159,6 +181,9 @@ static void digest_lanes(const text_t texts[LANES], size_t blocks_max, uint32_t 
     uint8_t tails[LANES][2 * BLOCK];
     size_t counts[LANES];
     lanes_t state[4], x[16] = {{0}};
+    /* Read from memory: as constants in the code they take two more instructions a step. */
+    const uint32_t *sines = SINES;
+    __asm__("" : "+r"(sines));
     for (int lane = 0; lane < LANES; lane++) {
         pad(&texts[lane], tails[lane]);
         counts[lane] = blocks_of(texts[lane].size);
@@ -173,7 +198,7 @@ static void digest_lanes(const text_t texts[LANES], size_t blocks_max, uint32_t 
             blocks[lane] = block_at(&texts[lane], tails[lane], own);
         }
         gather_words(blocks, x);
-        compress_lanes(state, x);
+        compress_lanes(state, x, sines);
         for (int lane = 0; lane < LANES; lane++)
             if (number + 1 == counts[lane])
                 digests[lane] = state[0][lane];
@@ -354,6 +379,21 @@ done:
 
 enum { PLACE_FIELDS = 3 };
 
+/* Gives memory for a message without a detour by the collector, from vq/_message.c; NULL: nobody does. */
+static PyObject *(*take_untracked)(PyTypeObject *, Py_ssize_t);
+
+/* Return a new instance of a named tuple without fields; NULL with an exception. */
+static PyObject *new_tuple(PyTypeObject *type, int count)
+{
+    PyObject *made = take_untracked ? take_untracked(type, count) : NULL;
+    if (made || PyErr_Occurred())
+        return made;
+    made = type->tp_alloc(type, count);
+    if (made)
+        PyObject_GC_UnTrack(made);
+    return made;
+}
+
 /* Return a new instance of a named tuple. Takes over the fields, which may be NULL; they must be such
  * that nothing in them can refer back to it: the collector need not look at it then. */
 static PyObject *named_tuple(PyTypeObject *type, PyObject **fields, int count)
@@ -363,19 +403,17 @@ static PyObject *named_tuple(PyTypeObject *type, PyObject **fields, int count)
     for (int i = 0; i < count; i++)
         whole = whole && fields[i];
     if (whole)
-        made = type->tp_alloc(type, count);
+        made = new_tuple(type, count);
     for (int i = 0; i < count; i++) {
         if (made)
             PyTuple_SET_ITEM(made, i, fields[i]);
         else
             Py_XDECREF(fields[i]);
     }
-    if (made) {
 #if PY_VERSION_HEX >= 0x030E0000
+    if (made)
         ((PyTupleObject *)made)->ob_hash = -1; /* not computed yet */
 #endif
-        PyObject_GC_UnTrack(made);
-    }
     return made;
 }
 
@@ -454,6 +492,9 @@ typedef struct {
     const uint8_t *data;
     long long base;
     long long room; /* so many bytes may be decompressed still; the last content may exceed it */
+    long long behind;        /* where the last message ended, */
+    PyObject *behind_number; /* and as Python has it: most begin there; NULL: there was none */
+    long long streams;       /* bytes decompressed here since Python code ran */
     headers_t headers;
 } reader_t;
 
@@ -567,10 +608,31 @@ static int take_properties(reader_t *reader, text_t *body, PyObject **key, PyObj
     return *headers ? 1 : -1;
 }
 
+/* Return the content of a small compressed record (a new reference), or NULL: with an exception, or
+ * without one when another one has to look at it. */
+static PyObject *small_content_of(reader_t *reader, const text_t *body, uint32_t kind)
+{
+    int64_t size = -1;
+    if (reader->streams < BYTES_BEFORE_PYTHON)
+        size = decompress_small(kind, body->data, body->size);
+    if (size < 0) {
+        reader->streams = 0;
+        return NULL;
+    }
+    reader->streams += BYTES_OF_A_STREAM + size;
+    reader->room -= (long long)size;
+    return PyBytes_FromStringAndSize((const char *)streams.content, (Py_ssize_t)size);
+}
+
 /* Return the content of a message (a new reference), or NULL: with an exception, or without one when
  * it cannot be had here. */
 static PyObject *content_of(reader_t *reader, const text_t *body, uint32_t kind)
 {
+    if (kind) {
+        PyObject *content = small_content_of(reader, body, kind);
+        if (content || PyErr_Occurred())
+            return content;
+    }
     PyObject *payload = PyBytes_FromStringAndSize((const char *)body->data, (Py_ssize_t)body->size);
     if (!kind || !payload)
         return payload;
@@ -590,6 +652,15 @@ static PyObject *content_of(reader_t *reader, const text_t *body, uint32_t kind)
     if (content)
         reader->room -= (long long)PyBytes_GET_SIZE(content);
     return content;
+}
+
+/* Return an offset as Python has it (a new reference), the same object as the end of the message before
+ * if it is that; NULL with an exception. */
+static PyObject *offset_of(const reader_t *reader, long long offset)
+{
+    if (reader->behind_number && reader->behind == offset)
+        return Py_NewRef(reader->behind_number);
+    return PyLong_FromLongLong(offset);
 }
 
 /* Append one verified record as a message. Returns 1, 0 if it is none of the common kinds after all,
@@ -621,6 +692,10 @@ static int append_message(reader_t *reader, const uint8_t *head)
         Py_XDECREF(headers);
         return PyErr_Occurred() ? -1 : 0;
     }
+    PyObject *begin = offset_of(reader, offset);
+    PyObject *end = PyLong_FromLongLong(next_offset);
+    Py_XSETREF(reader->behind_number, Py_XNewRef(end));
+    reader->behind = next_offset;
     PyObject *fields[MESSAGE_FIELDS] = {
         Py_NewRef(reader->topic),
         content,
@@ -628,8 +703,8 @@ static int append_message(reader_t *reader, const uint8_t *head)
         key ? key : Py_NewRef(Py_None),
         headers ? headers : Py_NewRef(Py_None),
         Py_NewRef(reader->partition),
-        PyLong_FromLongLong(offset),
-        PyLong_FromLongLong(next_offset),
+        begin,
+        end,
         PyLong_FromUnsignedLongLong(load_u64(head + ID_AT)),
         Py_NewRef(reader->appended),
         Py_NewRef(Py_None), /* deliver_at and delay_s: of messages to send */
@@ -862,6 +937,7 @@ static PyObject *decode_common(PyObject *module, PyObject *args)
     const uint8_t *end = decode_from(&reader, position, size, &kinds);
     for (int i = 0; i < TEXTS_KEPT; i++)
         Py_XDECREF(reader.headers.made[i]);
+    Py_XDECREF(reader.behind_number);
     if (!end) {
         PyObject *error, *value, *trace;
         PyErr_Fetch(&error, &value, &trace);
@@ -874,6 +950,26 @@ static PyObject *decode_common(PyObject *module, PyObject *args)
         (rooms != Py_None && give_back(rooms, PyLong_FromLongLong(reader.room)) < 0))
         return NULL;
     return PyLong_FromSsize_t(end - reader.data);
+}
+
+PyDoc_STRVAR(decompress_doc, "decompress(payload, kind, /)\n--\n\nSee vq.store.records.compression.");
+
+static PyObject *decompress(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 2 || !PyBytes_CheckExact(args[0]) || !PyLong_CheckExact(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "decompress takes bytes and a kind");
+        return NULL;
+    }
+    int overflows;
+    long kind = PyLong_AsLongAndOverflow(args[1], &overflows);
+    int64_t size = -1;
+    if (kind > 0 && kind <= COMPRESSION >> COMPRESSION_SHIFT)
+        size = decompress_small((uint32_t)kind, (const uint8_t *)PyBytes_AS_STRING(args[0]),
+                                (size_t)PyBytes_GET_SIZE(args[0]));
+    if (size < 0)
+        Py_RETURN_NONE;
+    return PyBytes_FromStringAndSize((const char *)streams.content, (Py_ssize_t)size);
 }
 
 PyDoc_STRVAR(decode_records_doc,
@@ -986,13 +1082,27 @@ static PyMethodDef methods[] = {
     {"places", places, METH_VARARGS, places_doc},
     {"decode_common", decode_common, METH_VARARGS, decode_common_doc},
     {"decode_records", decode_records, METH_VARARGS, decode_records_doc},
+    {"decompress", (PyCFunction)(void (*)(void))decompress, METH_FASTCALL, decompress_doc},
     {"intact", intact, METH_VARARGS, intact_doc},
     {"well_formed", well_formed, METH_VARARGS, well_formed_doc},
     {NULL, NULL, 0, NULL},
 };
 
+static int find_take(PyObject *module)
+{
+    (void)module;
+    take_untracked = (PyObject * (*)(PyTypeObject *, Py_ssize_t))
+        PyCapsule_Import("vq._message.take_untracked", 0);
+    if (!take_untracked) /* it was not compiled */
+        PyErr_Clear();
+    return 0;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, (void *)find_take}, {0, NULL}};
+
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
+    .m_slots = module_slots,
     .m_name = "vq.store.records._codec",
     .m_doc = "The record codec's loops, compiled; see vq.store.records.codec.",
     .m_size = 0,

@@ -12,7 +12,7 @@ from typing import Final
 from vq import limits
 from vq.errors import CorruptData
 from vq.model import Message, SendResult
-from vq.store.records.compression import decompress
+from vq.store.records.compression import decompress, python_decompress
 from vq.store.records.format import (
     CHECKSUM_HEADER,
     CONTROL_PAYLOAD_BYTES,
@@ -379,7 +379,7 @@ def _compiled_decode_common(
         CONTROL_PAYLOAD_BYTES,
         times,
         room,
-        decompress,
+        python_decompress,  # of what the loop does not decompress itself
         CorruptData,
     )
 

@@ -301,6 +301,11 @@ async def test_what_goes_together_with_a_listener_and_what_does_not(
     for wrong in (print, "print", lambda message: None):
         with pytest.raises(InvalidArgument, match="is no coroutine function"):
             consumer.subscribe("t", listener=wrong)  # type: ignore[arg-type]
+
+    async def of_two(topic: str, message: Message) -> None: ...
+
+    with pytest.raises(InvalidArgument, match=r"of_two\(topic: str, .* one argument, the message"):
+        consumer.subscribe("t", listener=of_two)  # type: ignore[arg-type]
     consumer.subscribe("t", listener=listener)
     with pytest.raises(InvalidArgument, match="some topics of this consumer have a listener"):
         consumer.subscribe("wide")

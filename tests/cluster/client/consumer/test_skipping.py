@@ -83,6 +83,19 @@ def skipped() -> list[FailedMessage]:
     return list_failed("test", "g")[0]
 
 
+async def test_messages_that_are_skipped_for_one_cause_share_its_traceback(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A defect of a listener skips thousands of them; each has its line."""
+    async with (
+        factory_of(cluster, host="member", seed=31) as factory,
+        await member(factory, Handler(), max_attempts=1),
+    ):
+        await until(lambda: len(skipped()) == 2)
+    lines = [each for each in caplog.records if "message skipped" in each.message]
+    assert [bool(each.exc_info) for each in lines] == [True, False]
+
+
 async def lag(client: ClusterClient) -> int | None:
     return (await aio.MessageFactory.on_cluster(client).admin.describe_group("g")).lag_messages
 

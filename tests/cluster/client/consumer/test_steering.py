@@ -156,6 +156,9 @@ async def test_only_what_is_held_can_be_steered(factory: aio.MessageFactory) -> 
             await call()
     with pytest.raises(InvalidState, match="holds not t-0 now; it holds none"):
         consumer.pause(T0)
+    reader = await factory.create_consumer()
+    with pytest.raises(InvalidState, match=r"has no group.*get\(\)"):
+        reader.pause(T0)
     consumer.pause()
     assert consumer.paused() == []
 

@@ -5,7 +5,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from vq.broker.base.daily import DAY_MS, DailyTime, due_now, last_due, next_due
+from vq.broker.base.daily import DailyTime, due_now, last_due, next_due
+from vq.clock import DAY_MS
 from vq.errors import InvalidArgument
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -111,6 +111,25 @@ def test_a_chart_of_days_has_the_minutes_of_a_console_that_was_just_started(data
     times, found = database.run_here(lambda each: read_series(each, "c", ["a"], since, until))
     assert times[1] - times[0] == 60
     assert 4.0 in found["a"]
+    assert len(times) == len(found["a"]) == 15, "no hours in which there was nothing"
     old = minute - 40 * 86_400
     _, found = database.run_here(lambda each: read_series(each, "c", ["a"], old, old + 3_600))
     assert set(found["a"]) == {None}
+
+
+def test_a_chart_begins_with_the_first_value(database) -> None:
+    """Of the last hours of a young cluster, one point before it; and of days its minutes."""
+    now = int(time.time()) // 60 * 60
+
+    def fill(connection):
+        for minute in range(now - 2_400, now, 60):
+            store_minute(connection, "c", minute, {"a": [4.0]})
+
+    database.run_here(fill)
+    for hours in (6, 72):
+        times, found = database.run_here(
+            lambda each, hours=hours: read_series(each, "c", ["a", "b"], now - hours * 3_600, now)
+        )
+        assert times == list(range(now - 2_460, now + 1, 60))
+        assert found["a"][:2] == [None, 4.0]
+        assert len(found["b"]) == len(times)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from vq.store.log.archive_age import EARLY_MS_MAX, HOUR_MS, due, must_roll
+from vq.clock import HOUR_MS
+from vq.store.log.archive_age import EARLY_MS_MAX, due, must_roll
 from vq.store.log.retention import Kept, OpenBlock
 
 DAY_MS = 24 * HOUR_MS

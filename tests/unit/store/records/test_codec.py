@@ -415,7 +415,7 @@ def test_an_error_while_contents_are_decompressed_is_passed_on() -> None:
     """One that is no damage; the messages before it are there."""
     from vq.store.records import _codec
 
-    data, contents = compressed(8)
+    data, contents = compressed(8, 70_000)  # the loop decompresses small ones itself
 
     def fails(payload: bytes, kind: int) -> bytes:
         if kind == 3:
@@ -434,6 +434,35 @@ def test_an_error_while_contents_are_decompressed_is_passed_on() -> None:
                 *common, out, read_properties, 4, 0, None, [1 << 20], wrong, CorruptData
             )
         assert [each.content for each in out] == contents[:count]
+
+
+@needs_compiled
+def test_one_of_many_small_streams_is_left_to_python() -> None:
+    """There, a thread that waits for the interpreter gets it. Messages are the same."""
+    from vq.store.records import _codec
+
+    data, contents = compressed(4, 50)
+    left: list[bytes] = []
+
+    def counted(payload: bytes, kind: int) -> bytes:
+        left.append(payload)
+        return decompress(payload, kind)
+
+    common = (data * 300, 0, 0, "t", 3, Message, {})
+    out: list[Message] = []
+    _codec.decode_common(*common, out, read_properties, 4, 0, None, [1 << 20], counted, CorruptData)
+    assert [each.content for each in out] == contents * 300
+    assert len(left) >= 900 * 400 // (128 << 10)
+
+
+@needs_compiled
+@pytest.mark.parametrize("arguments", [(), ("x", 1), (b"x", "1"), (bytearray(b"x"), 1), (b"x",)])
+def test_what_is_no_payload_is_not_decompressed(arguments: Any) -> None:
+    from vq.store.records import _codec
+
+    with pytest.raises(TypeError):
+        _codec.decompress(*arguments)
+    assert _codec.decompress(b"x", 1 << 70) is _codec.decompress(b"x", -1) is None
 
 
 @needs_compiled

@@ -1,5 +1,6 @@
 """Payloads come back, and no payload makes a reader allocate more than its bound."""
 
+import contextlib
 import functools
 import subprocess
 import sys
@@ -15,7 +16,8 @@ import zstandard
 
 from vq import limits
 from vq.errors import CorruptData, InvalidArgument
-from vq.store.records.compression import compress, decompress
+from vq.store.records import compression
+from vq.store.records.compression import compress, python_decompress
 from vq.store.records.format import (
     COMPRESSION_LZ4,
     COMPRESSION_NONE,
@@ -36,6 +38,17 @@ GOLDEN = {
 #: A thousand and more times larger than it is.
 BOMB_BYTES = 64 * limits.MIB
 SKIPPABLE = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"hello"
+
+decompress = compression.decompress
+
+
+@pytest.fixture(autouse=True, params=["python", "compiled"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each test has both: the packages for Python, and the system's libraries before them."""
+    taken = python_decompress if request.param == "python" else compression.decompress
+    monkeypatch.setattr(sys.modules[__name__], "decompress", taken)
+    way: str = request.param
+    return way
 
 
 def bomb(kind: int) -> bytes:
@@ -124,6 +137,38 @@ def test_altered_bytes_never_raise_anything_else(kind: int) -> None:
                 assert len(decompress(bytes(altered), kind, 4096)) <= 4096
             except CorruptData:
                 pass
+
+
+@pytest.mark.skipif(compression._codec is None, reason="it was not compiled here")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_systems_library_takes_no_more_than_the_package(kind: int) -> None:
+    """Wherever a stream ends, and whatever one byte of it becomes.
+
+    Versions of a library differ in which altered streams they notice; contents do not differ.
+    """
+    stream = compress(bytes(range(64)) + TEXT[:150], kind)
+    altered = [
+        stream[:at] + bytes([stream[at] ^ mask]) + stream[at + 1 :]
+        for at in range(len(stream))
+        for mask in (1, 2, 4, 8, 16, 32, 64, 128, 255)
+    ]
+    ended = [stream + b"x", stream + stream, SKIPPABLE + stream, stream + SKIPPABLE]
+    ended += [stream[:end] for end in range(len(stream))]
+    for payload in ended:
+        assert compression._codec.decompress(payload, kind) is None
+    taken = 0
+    for payload in [stream, *altered]:
+        content = compression._codec.decompress(payload, kind)
+        if content is not None:
+            taken += 1
+            with contextlib.suppress(CorruptData):
+                assert python_decompress(payload, kind) == content
+    assert taken or not is_here(kind)
+
+
+def is_here(kind: int) -> bool:
+    """Whether the system has the library of a kind."""
+    return compression._codec.decompress(compress(b"x" * 99, kind), kind) is not None
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, TypeGuard
 
 from vq.backoff import Draws
 from vq.client.consumer.deliver.policy import PolicyInForce
+from vq.client.consumer.deliver.tracebacks import Tracebacks
 from vq.client.consumer.deliver.tries import NotCopied, Retry
 from vq.coordination.tree.values.group_terms import OnBadRecord, OnFailure
 from vq.errors import ContentUnreadable, ListenerFailed, VqError
@@ -20,10 +21,6 @@ from vq.shown import shown_raised
 
 logger = get_logger(__name__)
 _JITTER: Final = 0.2
-#: A traceback of a message that is tried again is logged once in this time, also for others with
-#: the same cause; of so many causes.
-TRACEBACK_AGAIN_MS: Final = 60_000
-_CAUSES_MAX: Final = 100
 #: So many messages of a partition that are tried again are logged in a second, each by a line: a
 #: line takes longer than all else about a failure. The next line tells how many had none.
 LINES_PER_S: Final = 50
@@ -90,7 +87,7 @@ class Failures:
         self._policy = policy
         self._rng = rng
         self._now_ms = now_ms
-        self._shown: dict[_Cause, int] = {}  # when a traceback was logged
+        self._tracebacks = Tracebacks(now_ms)
         self._second_ms = 0  # when the present second began,
         self._lines = 0  # how many lines it has,
         self._left_out = 0  # and how many messages had none since the last one
@@ -159,7 +156,7 @@ class Failures:
                 partition=self._partition,
                 tries=tries,
                 error=told,
-                exc_info=where_raised,
+                exc_info=self._tracebacks.new(where_raised),
             )
         elif verdict is Verdict.STOP:
             logger.error(
@@ -187,7 +184,7 @@ class Failures:
                 partition=self._partition,
                 tries=tries,
                 error=told,
-                exc_info=None if where_raised is None or self._has_shown(where_raised) else error,
+                exc_info=self._tracebacks.new(where_raised),
                 left_out=left_out,
             )
 
@@ -201,34 +198,6 @@ class Failures:
             return True
         self._left_out += 1
         return False
-
-    def _has_shown(self, error: BaseException) -> bool:
-        """Whether the traceback of such an error was logged lately; if not, it is now."""
-        cause, now_ms = _cause_of(error), self._now_ms()
-        shown_ms = self._shown.get(cause)
-        if shown_ms is not None and 0 <= now_ms - shown_ms < TRACEBACK_AGAIN_MS:
-            return True
-        if len(self._shown) >= _CAUSES_MAX:
-            self._shown.clear()
-        self._shown[cause] = now_ms
-        return False
-
-
-class _Cause(NamedTuple):
-    """What was raised, and where; not the frames, which refer to the message."""
-
-    kind: type[BaseException]
-    path: str
-    line: int
-
-
-def _cause_of(error: BaseException) -> _Cause:
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    if at is None:
-        return _Cause(type(error), "", 0)
-    return _Cause(type(error), at.tb_frame.f_code.co_filename, at.tb_lineno)
 
 
 class FailingMessages:

@@ -22,6 +22,7 @@ from vq.client.consumer.deliver.permit import RECHECK_S
 from vq.client.consumer.deliver.sliding import Sliding
 from vq.client.consumer.deliver.tries import Retry, retry_of
 from vq.client.consumer.deliver.workers import SLICE_S, AnyDelivery
+from vq.client.kinds import check_takes_message
 from vq.errors import InvalidArgument, InvalidState
 from vq.log_lines import get_logger
 from vq.model import Message
@@ -242,7 +243,7 @@ class Listening(Executor):
                 self.put(delivery)
             hand.messages = messages
             try:
-                result = await delivery.listener(messages)
+                result = await delivery.listener(messages.copy())  # it may change its own
             except BaseException as error:  # noqa: BLE001 - the user's code raises anything
                 self._failed(delivery, hand, messages, error)
                 continue
@@ -328,7 +329,7 @@ def check_listener(listener: AsyncListener) -> None:
     """Check what an application gives to be called for the messages of a topic.
 
     Raises:
-        InvalidArgument: It is no coroutine function.
+        InvalidArgument: It is no coroutine function, or does not take one argument.
     """
     call = getattr(listener, "__call__", None)  # noqa: B004 - of an object that is called
     if not inspect.iscoroutinefunction(listener) and not inspect.iscoroutinefunction(call):
@@ -336,3 +337,4 @@ def check_listener(listener: AsyncListener) -> None:
             f"listener {shown(listener)} is no coroutine function; give an `async def` of the "
             "message: a plain function would hold the event loop"
         )
+    check_takes_message("listener", listener)

@@ -5,8 +5,8 @@
 A message is *ready* when it may be handled now. Those with the same *lane* follow one another: the
 first is ready or in hand, the others wait behind it. Whoever is at messages takes them from
 ``ready`` and puts them into ``done``: a plain deque and a plain list, so nothing is locked for a
-message. What is done moves on (``_settle``), many at a time, when somebody runs out of messages, or
-asks for the progress.
+message. Lists are taken under the lock, from a queue made for that. What is done moves on
+(``_settle``), many at a time, when somebody runs out of messages, or asks for the progress.
 """
 
 import contextlib
@@ -17,11 +17,12 @@ from operator import itemgetter
 from typing import Any, Final, final
 
 from vq.client.config import ConsumerConfig
+from vq.client.consumer.deliver.bulk import AnyQueue, BulkQueue, take_first
 from vq.client.consumer.deliver.delivery import Delivery, DeliveryHooks, Executor
 from vq.client.consumer.deliver.failures import FailingMessages, Failures, Verdict, failed_try
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.progress import Progress
-from vq.client.consumer.deliver.sliding_window import SlidingWindow, first_of
+from vq.client.consumer.deliver.sliding_window import SlidingWindow
 from vq.client.consumer.deliver.tries import Retry, TriedMessage, tried_again
 from vq.client.raised import forget_locals
 from vq.client.reading.chunk import Chunk
@@ -92,18 +93,19 @@ class Sliding(Delivery):
         self.window: Final = SlidingWindow(
             position, config.window_messages, config.window_bytes, owed
         )
-        self.ready: Final[deque[Message]] = deque()
-        self.done: Final[list[Message]] = []
-        self.waiting: Final[dict[Hashable, deque[Message]]] = {}
         self.takes_lists: Final = config.batch_size > 1
+        self.done: Final[list[Message]] = []
+        self.waiting: Final[dict[Hashable, AnyQueue]] = {}
         self._batch_size = config.batch_size
         self._batch_wait_s = config.batch_wait_ms / 1000
         self._short_since: float | None = None  # there are fewer messages than a list has
         self._lane_of = _LANES[WorkingMode(config.mode)]
+        are_many = self.takes_lists and self._lane_of is not _one_lane
+        self.ready: Final[AnyQueue] = BulkQueue() if are_many else deque()
         self._lanes: Final[set[Hashable]] = set()  # those with a message that is ready or in hand
         self._handled: Final = dict(ahead)  # ids by offsets: before, and not to be delivered again
         self._bad: Final = sorted(each for each in self._handled if self.has_passed(each))
-        self._decoded: Sequence[Message] = ()  # the last step,
+        self._decoded: list[Message] = []  # the last step,
         self._admitted = 0  # and how many of them are in the window
         self._is_decoding = False
         self._failing: Final = FailingMessages()
@@ -128,7 +130,7 @@ class Sliding(Delivery):
         """See ``Delivery``; their lanes are released when the listener has returned."""
         with self._lock:
             self._settle()
-            self._finish(messages)
+            self._finish(list(messages))
 
     def passed_over(self) -> tuple[tuple[int, int], ...]:
         """See ``Delivery.passed_over``."""
@@ -239,8 +241,11 @@ class Sliding(Delivery):
             if pause_s:
                 return found, pause_s
             ready, is_failing = self.ready, len(self._failing) > 0
-            if not waiting and not is_failing:
-                return first_of(ready, min(most, len(ready))), 0.0
+            if not is_failing and (not waiting or self._lane_of is _one_lane):
+                found = take_first(ready, min(most, len(ready)))
+                if waiting:
+                    self._take_lane(_ONE, found)
+                return found, 0.0
             while ready and len(found) < most:
                 if found and is_failing and ready[0].attempts > 1:
                     break
@@ -260,7 +265,7 @@ class Sliding(Delivery):
         if self._failing:
             tries = (message.attempts > 1 for message in islice(waiting, count))
             count = next(compress(range(count), tries), count)
-        found += first_of(waiting, count)
+        found += take_first(waiting, count)
         if not waiting:
             del self.waiting[lane]
 
@@ -340,7 +345,7 @@ class Sliding(Delivery):
 
     def finished_part(self, messages: Sequence[Message], count: int) -> None:
         """The first ``count`` messages of a list are done with; the others are still in hand."""
-        done, left = messages[:count], messages[count:]
+        done, left = list(messages[:count]), messages[count:]
         with self._lock:
             self._finish(done)
             kept = {self._lane_of(each) for each in left}
@@ -374,7 +379,7 @@ class Sliding(Delivery):
         self.ready.clear()
         self.waiting.clear()
         self._lanes.clear()
-        self._decoded, self._admitted = (), 0
+        self._decoded, self._admitted = [], 0
 
     def _passed_over(self, bad: int, following: int) -> None:
         self.window.pass_over(bad, following)
@@ -382,7 +387,7 @@ class Sliding(Delivery):
         self._is_damaged = False
 
     def _forget_fetched(self) -> int:
-        self._decoded, self._admitted = (), 0
+        self._decoded, self._admitted = [], 0
         return self.window.end
 
     def _needs_help(self, least: int) -> bool:
@@ -401,7 +406,7 @@ class Sliding(Delivery):
         if self._lanes:
             self._release((_ONE,) if self._lane_of is _one_lane else map(self._lane_of, messages))
 
-    def _finish(self, messages: Sequence[Message]) -> None:
+    def _finish(self, messages: list[Message]) -> None:
         self.window.finish(messages)
         if self._failing and TriedMessage in map(type, messages):  # seldom: a quick look is enough
             for message in [each for each in messages if type(each) is TriedMessage]:
@@ -418,14 +423,18 @@ class Sliding(Delivery):
         # A list may have had several messages of a lane.
         for lane in dict.fromkeys([each for each in lanes if each in waiting]):
             self._lanes.add(lane)
-            self.ready.append(waiting[lane].popleft())
-            if not waiting[lane]:
-                del waiting[lane]
+            self._first_ready(lane, waiting[lane])
+
+    def _first_ready(self, lane: Hashable, waiting: AnyQueue) -> None:
+        """Have the first of those ready that wait in a lane."""
+        self.ready.append(waiting.popleft())
+        if not waiting:
+            del self.waiting[lane]
 
     def _wait_first(self, lane: Hashable, messages: Sequence[Message]) -> None:
         """Have messages wait in front of the others of their lane."""
         if messages and not self.is_stopped:
-            self.waiting.setdefault(lane, deque()).extendleft(reversed(messages))
+            self._queue_of(lane).extendleft(reversed(messages))
 
     def _admit(self) -> None:
         """Take what was decoded into the window, as far as it has room."""
@@ -435,7 +444,7 @@ class Sliding(Delivery):
         end = self._admitted = self.window.admit(decoded, start)
         messages = decoded[start:end] if end - start < len(decoded) else decoded
         if end == len(decoded):
-            self._decoded, self._admitted = (), 0
+            self._decoded, self._admitted = [], 0
         if self._handled:
             messages = self._pass_handled(messages)
         if self._lane_of is _no_lane:
@@ -444,7 +453,8 @@ class Sliding(Delivery):
         if self._lane_of is _one_lane:
             self._admit_in_turn(messages)
             return
-        lanes, add_lane, make_ready = self._lanes, self._lanes.add, self.ready.append
+        free: list[Message] = []
+        lanes, add_lane, make_ready = self._lanes, self._lanes.add, free.append
         for message, lane in zip(messages, map(self._lane_of, messages), strict=True):
             if lane not in lanes:
                 if lane is not None:
@@ -454,17 +464,26 @@ class Sliding(Delivery):
                 self.waiting[lane].append(message)
             else:
                 self.waiting[lane] = deque((message,))
+        self.ready.extend(free)
 
-    def _admit_in_turn(self, messages: Sequence[Message]) -> None:
+    def _admit_in_turn(self, messages: list[Message]) -> None:
         """Have the first one ready if none is, and the others wait behind it."""
-        if _ONE not in self._lanes and messages:
+        if not messages:
+            return
+        waiting = self._queue_of(_ONE)
+        waiting.extend(messages)
+        if _ONE not in self._lanes:
             self._lanes.add(_ONE)
-            self.ready.append(messages[0])
-            messages = messages[1:]
-        if messages:
-            self.waiting.setdefault(_ONE, deque()).extend(messages)
+            self._first_ready(_ONE, waiting)
 
-    def _pass_handled(self, messages: Sequence[Message]) -> Sequence[Message]:
+    def _queue_of(self, lane: Hashable) -> AnyQueue:
+        """Return what waits in a lane, or an empty queue; the only lane has one for many."""
+        waiting = self.waiting.get(lane)
+        if waiting is None:
+            waiting = self.waiting[lane] = BulkQueue() if lane is _ONE else deque()
+        return waiting
+
+    def _pass_handled(self, messages: list[Message]) -> list[Message]:
         """Finish those of the admitted messages that were handled before; return the others.
 
         The id is compared, too: a log that lost its end may have another message at an offset.

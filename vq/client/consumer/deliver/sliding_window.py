@@ -11,10 +11,11 @@ an earlier lifetime of the partition, changes nothing.
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from itertools import accumulate, compress, repeat, starmap, takewhile
-from operator import is_, itemgetter
+from itertools import accumulate, compress, islice, takewhile
+from operator import itemgetter
 from typing import Final
 
+from vq.client.consumer.deliver.bulk import BulkQueue, content_bytes
 from vq.client.consumer.deliver.progress import Progress
 from vq.coordination.tree.values.consumers import BAD_RECORD_ID
 from vq.model import Message
@@ -24,15 +25,6 @@ _FIELDS: Final = Message._fields
 _content_of: Final = itemgetter(_FIELDS.index("content"))
 _offset_of: Final = itemgetter(_FIELDS.index("offset"))
 _offset_and_id: Final = itemgetter(_FIELDS.index("offset"), _FIELDS.index("id"))
-
-
-def _size_of(messages: Sequence[Message]) -> int:
-    return sum(map(len, map(_content_of, messages)))
-
-
-def first_of(messages: deque[Message], count: int) -> list[Message]:
-    """Take so many messages, which it has, from the left."""
-    return list(starmap(messages.popleft, repeat((), count)))
 
 
 class SlidingWindow:
@@ -71,7 +63,7 @@ class SlidingWindow:
         self._most = most
         self._most_bytes = most_bytes
         self._begin = Progress(position)
-        self._messages: deque[Message] = deque()  # from the lowest unfinished one on
+        self._messages: Final = BulkQueue()  # from the lowest unfinished one on
         self._finished: set[int] = set()  # offsets of those of them that are finished
         self._bad: deque[int] = deque()  # offsets behind them that were passed over
         self._bytes = 0
@@ -131,15 +123,16 @@ class SlidingWindow:
         ahead = (_offset_and_id(each) for each in rest if each.offset in finished)
         return place, (*bad, *ahead)
 
-    def admit(self, messages: Sequence[Message], start: int = 0) -> int:
+    def admit(self, messages: list[Message], start: int = 0) -> int:
         """Take messages from ``start`` on that follow its end; return behind the last one taken."""
         room = self._room()
         if room <= 0 or self._bytes >= self._most_bytes:
             return start
-        taken = messages[start : start + room]
+        end = min(start + room, len(messages))
+        taken = messages if not start and end == len(messages) else messages[start:end]
         if not taken:
             return start
-        size = self._bytes + _size_of(taken)
+        size = self._bytes + content_bytes(taken)
         if size - len(taken[-1].content) >= self._most_bytes:  # the last one may reach the bound
             sizes = list(accumulate(map(len, map(_content_of, taken)), initial=self._bytes))
             count = bisect_left(sizes, self._most_bytes)
@@ -165,12 +158,11 @@ class SlidingWindow:
         else:
             self._begin = Progress(position)
 
-    def finish(self, messages: Sequence[Message]) -> None:
+    def finish(self, messages: list[Message]) -> None:
         """Note that these messages are finished, or others of the same offsets."""
         window, finished = self._messages, self._finished
-        count = len(messages)
-        if not finished and count <= len(window) and all(map(is_, messages, window)):
-            self._advance(count)  # nearly always: in the order of the partition
+        if not finished and window.begins_with(messages):
+            self._advance(messages)  # nearly always: in the order of the partition
             return
         if not messages:
             return
@@ -181,16 +173,16 @@ class SlidingWindow:
         finished.update(offsets)
         passed = list(takewhile(finished.__contains__, map(_offset_of, window)))
         finished.difference_update(passed)
-        self._advance(len(passed))
+        self._advance(list(islice(window, len(passed))))
 
-    def _advance(self, count: int) -> None:
-        """The first ``count`` messages are finished."""
-        if not count:
+    def _advance(self, passed: list[Message]) -> None:
+        """These messages, which are the first ones, are finished."""
+        if not passed:
             return
         messages = self._messages
-        passed = first_of(messages, count)
-        self._bytes -= _size_of(passed)
-        self.finished_ever += count
+        messages.drop(len(passed))
+        self._bytes -= content_bytes(passed)
+        self.finished_ever += len(passed)
         last = passed[-1]
         if messages:
             self._begin = Progress(last.next_offset, last.id)

@@ -274,7 +274,7 @@ class Workers(Executor):
                     self.put(delivery)
                 hand.messages = messages
                 try:
-                    result = delivery.listener(messages)
+                    result = delivery.listener(messages.copy())  # it may change its own
                 except BaseException as error:  # noqa: BLE001 - the user's code raises anything
                     if hand.taken is None or hand.is_failed(error):
                         self._try_later(delivery, messages, error)

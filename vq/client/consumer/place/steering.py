@@ -122,6 +122,11 @@ class Steering:
             ]
             if not those:
                 group = self._consumer.config.group
+                if not group:
+                    raise InvalidState(
+                        "this consumer has no group, and so holds no partitions: seek, pause and "
+                        "resume are for members. Read at any offset or time with get()"
+                    )
                 what = f"no partition of topic {each!r}" if isinstance(each, str) else f"not {each}"
                 raise InvalidState(
                     f"this member of group {group!r} holds {what} now; it holds "

@@ -1,7 +1,8 @@
 """Messages of a shared group for somebody who asks, and who says elsewhere what became of them.
 
 Loop-bound. Nothing is taken ahead: a message is with whoever has asked for it, and with nobody
-before. What an answer has no room for is given back, and does not count as delivered.
+before. What an answer has no room for is given back, and does not count as delivered. What an
+answer has is still with whoever asked, for half a lease at least.
 """
 
 import asyncio
@@ -29,10 +30,13 @@ from vq.client.consumer.shared.sources import (
 from vq.client.consumer.shared.turns import SourceTurns
 from vq.client.copies import MessageCopies
 from vq.errors import VqError
+from vq.log_lines import get_logger
 from vq.remoting.wire_pb2 import ReceiveResponse, SharedRun
 from vq.tasks import begin_task
 
 __all__ = ["SharedByRequest"]
+
+logger = get_logger(__name__)
 
 #: While nobody asks, a partition is looked at no more often.
 IDLE_LOOK_S: Final = 0.25
@@ -155,6 +159,8 @@ class SharedByRequest(SharedSources):
                 turns.found(something=bool(answer.runs))
                 self._learn(read, answer)
                 found = await self._read_all(turn.sources, answer.runs, room)
+                until = begun + (answer.waited_ms + lease_ms) / 1_000
+                found = await self._still_had(found, until, lease_ms)
                 if found and over.done() and not repeats:
                     for each in found:
                         self.settle(each.handle, SettleKind.UNUSED)
@@ -222,6 +228,36 @@ class SharedByRequest(SharedSources):
         finally:
             self.reading_bytes -= size
         return found
+
+    async def _still_had(
+        self, found: list[HeldMessage], until: float, lease_ms: int
+    ) -> list[HeldMessage]:
+        """Return those that who asked still has, with half of their time left at least.
+
+        If reading took longer than the other half, their leases begin anew.
+
+        Args:
+            found: What was read.
+            until: When their leases end.
+            lease_ms: How long they last.
+        """
+        clock, lease_s = self._cluster.clock, lease_ms / 1_000
+        now = clock.monotonic()
+        if not found or until - now >= lease_s / 2:
+            return found
+        said = [self._settler.settle(each.handle, SettleKind.EXTEND, lease_ms) for each in found]
+        await asyncio.wait(said)
+        still = [each for each, done in zip(found, said, strict=True) if done.exception() is None]
+        if clock.monotonic() >= now + lease_s:
+            still = []
+        if len(still) < len(found):
+            logger.warning(
+                "leases were over before messages were read, they are delivered again",
+                group=self._group,
+                messages=len(found) - len(still),
+                lease_s=lease_s,
+            )
+        return still
 
     def placed(self, handle: MessageHandle) -> PlacedHandle:
         """Return a handle that anybody can settle."""

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from vq import limits
 from vq.backoff import Draws
 from vq.client.consumer.deliver.policy import PolicyInForce
+from vq.client.consumer.deliver.tracebacks import Tracebacks
 from vq.client.consumer.deliver.tries import Retry
 from vq.client.consumer.shared.handles import SettleKind
 from vq.client.consumer.shared.sources import HeldMessage, SharedSources
@@ -118,6 +119,7 @@ class FailedDeliveries:
         self._copier = copier
         self._rng = rng
         self._clock = clock
+        self._tracebacks = Tracebacks(clock.wall_ms)
 
     async def end(
         self, item: HeldMessage, result: BaseException | Retry | None
@@ -145,7 +147,7 @@ class FailedDeliveries:
                 deliveries=item.deliveries,
                 delay_s=round(outcome.delay_s, 1),
                 error=outcome.why,
-                exc_info=error,
+                exc_info=self._tracebacks.new(error),
             )
         elif not outcome.is_copied:
             logger.error(
@@ -154,7 +156,7 @@ class FailedDeliveries:
                 message=origin_of(item.message),
                 tries=item.deliveries,
                 error=outcome.why,
-                exc_info=error,
+                exc_info=self._tracebacks.new(error),
             )
         delay_ms = round(outcome.delay_s * 1_000)
         return self._sources.settle(item.handle, outcome.kind, delay_ms)
@@ -197,6 +199,6 @@ class FailedDeliveries:
             group=self._group,
             message=origin_of(item.message),
             error=why,
-            exc_info=error,
+            exc_info=self._tracebacks.new(error),
         )
         return True

@@ -5,7 +5,9 @@ Each function exists twice, like the record codec: in Python, the reference, and
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from operator import attrgetter
 from typing import Any, Final
 
@@ -36,6 +38,15 @@ def python_columns(
     """Return the payloads of messages, their heads, and their earliest deadline."""
     deadline = min(map(_deadline, items), default=math.inf)
     return list(map(_content, items)), list(map(_head, items)), deadline
+
+
+def python_fitting(items: Sequence[SendFuture], most: int, more: int) -> int:
+    """Return how many of the first messages, a list, fit into ``most`` bytes; at least 1, if any.
+
+    ``more``: bytes that each of them takes beside its own.
+    """
+    ends = list(accumulate(item.size + more for item in items))
+    return max(min(1, len(items)), bisect_right(ends, most))
 
 
 def python_divide(items: list[SendFuture]) -> Shares[SendFuture] | None:
@@ -108,6 +119,7 @@ def _compiled_tell(
 bytes_of = accumulator.bytes_of if COMPILED else python_bytes_of
 columns = accumulator.columns if COMPILED else python_columns
 divide = accumulator.divide if COMPILED else python_divide
+fitting = accumulator.fitting if COMPILED else python_fitting
 last_waiting = accumulator.last_waiting if COMPILED else python_last_waiting
 outcomes = accumulator.outcomes if COMPILED else python_outcomes
 tell = _compiled_tell if COMPILED else python_tell

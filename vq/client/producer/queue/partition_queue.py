@@ -22,10 +22,8 @@ In flight, oldest first:      [stored, an earlier one is not] [sent] [sent] [not
 """
 
 import contextvars
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
 from operator import attrgetter
 from typing import Literal, Protocol, TypeVar
 
@@ -44,7 +42,7 @@ from vq.client.producer.queue.batch import (
     fail_all,
     is_diverted,
 )
-from vq.client.producer.queue.futures import bytes_of
+from vq.client.producer.queue.futures import fitting
 from vq.client.producer.spread.spread import Spread
 from vq.model import Address, TopicPartition
 from vq.remoting import messages
@@ -334,11 +332,8 @@ class PartitionQueue:
     def fitting(self, items: list[F]) -> list[F]:
         """Return as many of ``items`` as fit into one batch, at least the first."""
         items = items[: self._config.batch_records]
-        size = bytes_of(items) + len(items) * RECORD_HEADER_BYTES
-        if size <= self._config.batch_bytes:
-            return items
-        ends = accumulate(item.size + RECORD_HEADER_BYTES for item in items)
-        return items[: max(1, bisect_right(list(ends), self._config.batch_bytes))]
+        del items[fitting(items, self._config.batch_bytes, RECORD_HEADER_BYTES) :]
+        return items
 
     def _make(self, items: list[SendFuture], ids: list[int], *, pending: bool = False) -> Batch:
         """Encode a new batch and put it in flight; an error while encoding uses no sequence.

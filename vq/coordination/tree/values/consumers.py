@@ -46,16 +46,6 @@ class Roll:
     strategy: str
     topics: Mapping[str, Filter] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what the contract stores."""
-        return {
-            "until_ms": self.until_ms,
-            "mode": str(self.mode),
-            "order": str(self.order),
-            "strategy": self.strategy,
-            "topics": {topic: each.stored for topic, each in self.topics.items()},
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroup(Value):
@@ -79,13 +69,17 @@ class ConsumerGroup(Value):
 
     _what = "consumer group"
     _newest = 2
+    _omits = (
+        *("mode", "order", "strategy", "offset_store", "patterns", "failure", "roll"),
+        "by_stream",  # an earlier vq knows it
+    )
     model: str = GroupModel.CLUSTERING
+    start: str = "earliest"
+    topics: Mapping[str, Filter] = field(default_factory=dict)
     mode: str = WorkingMode.ORDERLY
     order: str = Ordering.STRICT
     strategy: str = STICKY
     offset_store: str = ZOOKEEPER
-    start: str = "earliest"
-    topics: Mapping[str, Filter] = field(default_factory=dict)
     patterns: Mapping[str, Filter] = field(default_factory=dict)
     failure: FailurePolicy = field(default_factory=FailurePolicy)
     roll: Roll | None = None
@@ -104,34 +98,9 @@ class ConsumerGroup(Value):
         check_order(self.mode, self.order, self.failure.on_failure)
         self.rolled()  # what it rolls to must fit together with the rest, too
 
-    @property
-    def _terms(self) -> dict[str, Any]:
-        """The terms that an earlier vq does not know and that have not their defaults."""
-        terms: dict[str, Any] = {
-            name: str(getattr(self, name))
-            for name, default in (
-                ("mode", WorkingMode.ORDERLY),
-                ("order", Ordering.STRICT),
-                ("strategy", STICKY),
-                ("offset_store", ZOOKEEPER),
-            )
-            if getattr(self, name) != default
-        }
-        if self.patterns:
-            terms["patterns"] = {each: wanted.stored for each, wanted in self.patterns.items()}
-        if self.failure != FailurePolicy():
-            terms["failure"] = self.failure.to_json()
-        if self.roll is not None:
-            terms["roll"] = self.roll.to_json()
-        return terms
-
     def _version(self) -> int:
-        return self._newest if self._terms else FORMAT_VERSION
-
-    def _to_json(self) -> dict[str, Any]:
-        topics = {topic: each.stored for topic, each in self.topics.items()}
-        values = {"model": str(self.model), "start": self.start, "topics": topics, **self._terms}
-        return {**values, "by_stream": True} if self.by_stream else values
+        terms = self._to_json().keys() - {"model", "start", "topics", "by_stream"}
+        return self._newest if terms else FORMAT_VERSION
 
     def filter_of(self, topic: str) -> Filter | None:
         """Return the filter of a topic, by name or pattern; None: the group does not read it."""

@@ -1,7 +1,7 @@
 """Values of topics: a topic with its phase, and what is kept of deleted ones."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Self
 
 from vq.coordination.tree.coordinator import join
@@ -34,9 +34,10 @@ class TopicNode(Value):
     """
 
     _what = "topic"
+    _omits = ("origin", "deletion")
     id: str
-    settings: TopicSettings
     phase: str = READY
+    settings: TopicSettings
     origin: TopicOrigin | None = None
     deletion: TopicDeletion | None = None
 
@@ -44,15 +45,6 @@ class TopicNode(Value):
     def path(topic: str) -> str:
         """Return the topic's path."""
         return join(TOPICS, topic)
-
-    def _to_json(self) -> dict[str, Any]:
-        settings = settings_to_json(self.settings)
-        values: dict[str, Any] = {"id": self.id, "phase": self.phase, "settings": settings}
-        if self.origin is not None:
-            values["origin"] = asdict(self.origin)
-        if self.deletion is not None:
-            values["deletion"] = asdict(self.deletion)
-        return values
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:

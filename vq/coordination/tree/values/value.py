@@ -6,7 +6,7 @@ a newer value of the same version) and refuses a higher ``v``.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Final, Self, get_args, get_origin, get_type_hints
@@ -129,7 +129,7 @@ def read(name: str, value: object, kind: Any) -> Any:
 
     That is int, str, bool, float, an enumeration, one of these or None; a mapping or a tuple of
     such; a dataclass, which is stored as an object, or a named tuple, stored as a list; or a class
-    that says it itself: ``of_stored`` of a text, ``from_json`` of an object.
+    that says it itself: ``of_stored`` of its text ``stored``, ``from_json`` of an object.
 
     Raises:
         TypeError, ValueError: It has another type; the error names the field.
@@ -157,7 +157,11 @@ def _readers(kind: type[Any]) -> Mapping[str, Read]:
 @cache
 def _defaults(kind: type[Value]) -> Mapping[str, Any]:
     """Return the defaults of the fields that are left out while they have them."""
-    return {each.name: each.default for each in fields(kind) if each.name in kind._omits}  # type: ignore[arg-type]
+    return {
+        each.name: each.default if each.default_factory is MISSING else each.default_factory()
+        for each in fields(kind)  # type: ignore[arg-type]
+        if each.name in kind._omits
+    }
 
 
 @cache
@@ -250,9 +254,11 @@ def _read_object(kind: Any) -> Read:
     return read_object
 
 
-def _as_object(value: Any) -> dict[str, Any]:
-    """Return a part of a value that is a dataclass, for JSON."""
+def _stored(value: Any) -> Any:
+    """Return what JSON has of a part of a value: a text that it says itself, or its fields."""
+    if hasattr(value, "stored"):
+        return value.stored
     return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
-_ENCODER: Final = json.JSONEncoder(default=_as_object)
+_ENCODER: Final = json.JSONEncoder(default=_stored)

@@ -435,3 +435,19 @@ def test_a_list_says_how_many_of_it_are_done(workers: Workers) -> None:
 def test_another_try_is_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):
         Retry(**wrong)
+
+
+@pytest.mark.parametrize("mode", ["orderly", "concurrent"])
+def test_a_listener_may_change_its_list(four: Workers, mode: str) -> None:
+    """What it takes out of it is handled when it returns, as the rest is."""
+    seen: list[int] = []
+
+    def listener(messages: list[Message]) -> None:
+        while messages:
+            seen.append(int(messages.pop().content))
+
+    partition = Partition(four, listener, mode=mode, batch_size=4)
+    partition.add(10)
+    block_until(lambda: partition.delivery.delivered == 10)
+    assert sorted(seen) == list(range(10))
+    assert partition.delivery.position == partition.offset

@@ -132,6 +132,7 @@ def test_what_is_no_future_is_refused() -> None:
         lambda: module.tell(odd, 0, 0, [1], [1]),
         lambda: module.bytes_of(odd),
         lambda: module.columns(odd),
+        lambda: module.fitting(odd, 1, 1),
         lambda: module.bytes_of(tuple(odd)),
         lambda: module.columns(tuple(odd)),  # type: ignore[arg-type]
         lambda: module.tell([future()], 0, 0, [1.0], [1]),  # type: ignore[list-item]
@@ -157,6 +158,16 @@ def test_contents_heads_and_the_first_deadline(columns: Callable[..., Any]) -> N
 def test_the_bytes_of_messages(bytes_of: Callable[..., int]) -> None:
     assert bytes_of([future(), SendFuture(b"yy", (1, b"ttt"), None, 5.0)]) == 6
     assert bytes_of([]) == 0
+
+
+@pytest.mark.parametrize("fitting", [module.python_fitting, module.fitting])
+def test_how_many_of_the_first_messages_fit(fitting: Callable[..., int]) -> None:
+    items = [SendFuture(bytes(size), None, None, 5.0) for size in (10, 0, 30, 5)]
+    most = (0, 29, 30, 50, 99, 100, 124, 125, 1000)
+    assert [fitting(items, each, 20) for each in most] == [1, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert fitting(items, 0, 0) == 1, "a message that is too large for a batch is one alone"
+    assert fitting(items[1:2] * 5, 0, 0) == 5
+    assert fitting([], 100, 20) == 0
 
 
 @pytest.mark.parametrize("divide", [module.python_divide, module.divide])

@@ -37,6 +37,21 @@ def test_what_does_not_get_smaller_is_stored_as_it_is(kind: int, content: bytes)
     assert stored is content
 
 
+def test_a_small_message_is_stored_compressed_if_it_saves_an_eighth() -> None:
+    compressor = Compressor(COMPRESSION_ZSTD, 0, meter_of())
+    noise = random.Random(1).randbytes(2_000)
+    for size in (128, 1_000):
+        enough = size // 8 + 16  # what a frame has beside its content
+        flag, stored = compressor(noise[: size - enough] + bytes(enough + 16))
+        assert flag
+        assert len(stored) <= size + 16 - (size + 16) // 8
+        flag, _ = compressor(noise[: size - enough + 20] + bytes(enough - 20))
+        assert not flag
+    flag, stored = compressor(noise[:1_000] + bytes(30))  # a larger one only has to get smaller
+    assert flag
+    assert len(stored) > 900
+
+
 def test_the_threshold_is_the_smallest_message_that_is_compressed() -> None:
     compressor = Compressor(COMPRESSION_ZSTD, 100, meter_of())
     assert compressor(b"a" * 99) == (0, b"a" * 99)

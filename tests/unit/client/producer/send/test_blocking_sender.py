@@ -227,7 +227,7 @@ def test_what_comes_meanwhile_goes_out_together(producer: Producer) -> None:
 
 def test_what_does_not_fit_into_one_batch_is_the_next_ones(producer: Producer) -> None:
     """Threads that send large messages at the same time: no batch is too large for a broker."""
-    content = bytes(200 << 10)
+    content = bytes(400 << 10)
     producer.message = Message("t", content)
     gate = Gate()
     acts = iter([gate])
