@@ -9,7 +9,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from support.access import limit
+from support.access import believe_names, limit
 from support.broker import Client, MemoryCluster, message, strict
 
 from vq import limits
@@ -282,3 +282,32 @@ async def test_a_peer_that_takes_its_answers_slowly_owes_nothing(cluster):
     async with asyncio.timeout(WAIT_S):
         await asyncio.gather(*sent)
     assert server.debts.of("slow", server.now()) == 0
+
+
+@pytest.mark.virtual_time
+async def test_what_was_refused_behind_them_is_told_though_quotas_end_meanwhile(
+    cluster, monkeypatch
+):
+    """The refusals wait until the peer takes what is before them."""
+    believe_names(monkeypatch)
+    healthy, server = await large_topic(cluster)
+    await cluster.create_topic("u")
+    await limit(cluster, "anonymous bytes-in=150000 bytes-out=1000")
+    writer = await Client.connect(cluster.network, server.address, "user.writer")
+    silent = await Client.connect(cluster.network, server.address)
+    silent.transport.pause_reading()
+    session = list(server.sessions)[-1]
+    end = (await writer.get("t", 0, 0))[0].next_offset
+    waits = silent.send_get("t", 0, end, max_wait_ms=30_000)
+    await healthy.put("u", 0, [message(b"x" * 500_000)])  # as many as in three seconds
+    refused = at_once(silent, *gets(5))
+    await until(lambda: session.connection.holds)
+    await writer.put("t", 0, [message(b"y" * 500_000)])
+    await until(lambda: session.congested)
+    await asyncio.sleep(limits.THROTTLE_S_MAX + 1)
+    assert not any(each.done() for each in [waits, *refused])
+    await limit(cluster)
+    silent.transport.resume_reading()
+    async with asyncio.timeout(WAIT_S):
+        assert (await waits).status == 0
+        assert all(each.status for each in await asyncio.gather(*refused))

@@ -319,8 +319,8 @@ class MeteredConnection:
 
     @property
     def is_needed(self) -> bool:
-        """Whether somebody has a quota, or something waits here."""
-        return self._meters.accounts.enabled or bool(self._kept or self._data)
+        """Whether somebody has a quota, or something waits here, or to be sent."""
+        return self._meters.accounts.enabled or bool(self._kept or self._data or self._own)
 
     def spent(self, seconds: float) -> None:
         """Charge time of the loop."""
