@@ -442,7 +442,7 @@ SCENARIOS: Final = (
         "128-byte messages, sync flush, one partition",
         small_messages,
         {
-            "send_async, callback per message": Target(ratio_min=0.25),
+            "send_async, callback per message": Target(ratio_min=0.7),
             "consume, listener per message": Target(ratio_min=0.35),
         },
     ),
@@ -464,8 +464,8 @@ SCENARIOS: Final = (
         "1 KiB messages, sync flush",
         large_messages,
         {
-            "1 KiB in": Target(ratio_min=0.15),
-            "1 KiB out": Target(ratio_min=0.28),
+            "1 KiB in": Target(ratio_min=0.5),
+            "1 KiB out": Target(ratio_min=0.8),
             "raw fetch": Target(ratio_min=0.70),
         },
     ),

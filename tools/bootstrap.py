@@ -45,6 +45,7 @@ INSTALLED_FROM = (
     os.path.join("vq", "_message.c"),
     os.path.join("vq", "store", "records", "_codec.c"),
     os.path.join("vq", "store", "records", "_columns.c"),
+    os.path.join("vq", "store", "records", "_md5.h"),
     os.path.join("vq", "store", "records", "_records.h"),
     os.path.join("vq", "store", "records", "_streams.h"),
     os.path.join("vq", "client", "consumer", "deliver", "_asking.c"),

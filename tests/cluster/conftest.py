@@ -8,6 +8,15 @@ from support.client import factory_of, started
 
 from vq import aio
 from vq.client.cluster import ClusterClient
+from vq.operations.security import users
+from vq.security import scram
+
+
+@pytest.fixture(autouse=True)
+def quick_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passwords cost as little to derive as they may: a test of users derives dozens."""
+    for module in (scram, users):
+        monkeypatch.setattr(module, "ITERATIONS", scram.ITERATIONS_MIN)
 
 
 @pytest.fixture

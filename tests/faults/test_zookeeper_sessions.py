@@ -224,18 +224,11 @@ async def test_connections_that_are_never_answered_end_no_session(
         node.states.clear()
 
 
-async def test_an_outage_longer_than_the_session_ends_nothing(
-    stack: AsyncExitStack, make_zookeeper: Callable[..., EmbeddedZooKeeper]
-) -> None:
-    """Short form: until a second after the time-out of the session."""
-    await outage(stack, make_zookeeper(tick_ms=200), seconds=9.0)
-
-
 @pytest.mark.long
 async def test_an_outage_of_20_seconds_ends_nothing(
     stack: AsyncExitStack, make_zookeeper: Callable[..., EmbeddedZooKeeper]
 ) -> None:
-    """Long form."""
+    """Its short form, with whole processes: ``test_messages_flow_while_zookeeper_is_stopped``."""
     await outage(stack, make_zookeeper(tick_ms=200), seconds=20.0)
 
 

@@ -15,7 +15,6 @@ from support.zookeeper import ZooKeeperService
 ON_BOTH_LOOPS: Final = {
     "test_handshakes.py",
     "test_network_contract.py",
-    "test_nodes_contract.py",
     "test_sessions_contract.py",
     "test_tls.py",
     "test_watches_contract.py",

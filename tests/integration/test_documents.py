@@ -64,6 +64,7 @@ def run(documents: Sequence[Path], machine: Machine, directory: Path) -> None:
         for block in blocks_of(document):
             if block.runs:
                 terminal.run(block)
+    terminal.close()  # its clients would go on beside the next sixty pages
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ from pyspark.sql import SparkSession
 from support.cluster import ProcessCluster, process_cluster
 from support.faults import broker_settings, client_of
 from support.java import SHORT_LIVED
-from support.spark_python import write_program
 from support.zookeeper import ZooKeeperService
 
 import vq
@@ -35,11 +34,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # Otherwise each call on a column asks Java and the stack where it was called.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", str(write_program(scratch)))
-        made = session("vq-tests", master="local[2,2]", conf=conf)
-        yield made
-        made.stop()
+    made = session("vq-tests", master="local[2,2]", conf=conf)
+    yield made
+    made.stop()
 
 
 #: The smallest blocks, so that a topic has several; retention is looked at all the time.

@@ -216,8 +216,9 @@ class Terminal:
 
     def close(self) -> None:
         """End the interpreter; what runs in the background ends with the group."""
-        if self._python is not None:
-            self._python.close()
+        python, self._python = self._python, None
+        if python is not None:
+            python.close()
 
 
 class _Python:

@@ -19,7 +19,6 @@ from vq.errors import InvalidArgument
 from vq.freed_memory import KEPT_BYTES_MAX, keep_freed_memory
 from vq.log_lines import get_logger
 from vq.remoting.ports import check_plaintext, is_loopback
-from vq.remoting.spin import has_cores
 from vq.remoting.transport import TcpNetwork
 from vq.security.tls import ClientCertificates, TlsContexts, TlsMode
 from vq.store.disk.real_disk import RealDisk
@@ -56,7 +55,8 @@ def build_node(config: BrokerConfig) -> BrokerNode:
         rng=random.SystemRandom(),
         process=RealProcess(),
         alarm=ScheduledAlarm(clock),
-        spins=has_cores(),
+        # Of the machine: where this process has one core, its clients may have others.
+        spins=(os.cpu_count() or 1) > 1,
     )
 
 

@@ -1,7 +1,6 @@
 """The event loop of the blocking API: one thread per factory, and its state after a fork."""
 
 import asyncio
-import concurrent.futures
 import contextlib
 import itertools
 import math
@@ -12,7 +11,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import uvloop
 
@@ -36,6 +35,98 @@ HANGS_S = 30.0
 
 _SHUT_DOWN = "the factory is shut down"
 _OPEN: "weakref.WeakSet[LoopThread]" = weakref.WeakSet()
+
+
+class _LoopWork(Generic[T]):
+    """Work on a loop, and the thread that waits for its end.
+
+    A plain lock, and no future of ``concurrent``, which has a condition: where the handler of a
+    signal raises in the entry of a condition, its lock stays taken, and the loop would wait for it
+    for ever. Where it raises in the wait, RuntimeError may take the place of what it raised.
+    """
+
+    def __init__(self) -> None:
+        self._ended = threading.Lock()
+        self._ended.acquire()
+        self.is_done = False
+        self._is_given_up = False
+        self._task: asyncio.Task[T] | None = None
+        self._results: list[T] = []
+        self._error: BaseException | None = None
+
+    # On the loop
+    def call(self, work: Callable[[], T]) -> None:
+        """Call a function."""
+        if self._is_given_up:
+            return
+        try:
+            self._end(work())
+        except BaseException as error:  # noqa: BLE001 - it is the caller's
+            self._fail(error)
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> None:
+        """Run a coroutine."""
+        if self._is_given_up:
+            work.close()
+            return
+        self._task = asyncio.get_running_loop().create_task(work)
+        self._task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self._fail(CancelledError())
+            return
+        error = task.exception()
+        if error is not None:
+            self._fail(error)
+        else:
+            self._end(task.result())
+
+    def _end(self, result: T) -> None:
+        self._results.append(result)
+        self.is_done = True
+        self._ended.release()
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = error
+        self.is_done = True
+        self._ended.release()
+
+    def cancel(self) -> None:
+        """End it, if it has not ended; nobody waits for it."""
+        if self._task is not None:
+            self._task.cancel()
+
+    # In the thread
+    def give_up(self) -> bool:
+        """Have it not begun; return whether it has not ended. The caller has it cancelled."""
+        self._is_given_up = True
+        return not self.is_done
+
+    def has_ended(self, timeout: float | None) -> bool:
+        """Wait for its end, at most so many seconds; return whether it came.
+
+        Only a signal that comes during the wait ends it. One that comes between the last
+        instruction and the wait, or that the kernel gives to another thread, is seen when the wait
+        ends: without a bound, a ctrl-C would be lost.
+        """
+        ends = math.inf if timeout is None else time.monotonic() + timeout
+        while not self.is_done:
+            left = ends - time.monotonic()
+            if left <= 0:
+                return False
+            self._ended.acquire(timeout=min(left, SIGNALS_S))
+        return True
+
+    def result(self) -> T:
+        """Return what came of it, once it has ended; once."""
+        error, self._error = self._error, None
+        if error is None:
+            return self._results.pop()
+        try:
+            raise error
+        finally:
+            del error  # its frames refer to it
 
 
 class LoopThread:
@@ -172,18 +263,18 @@ class LoopThread:
             if timeout is not None:
                 self.run(work(), timeout)
             else:
-                future = self._hand_over(work())
-                while not concurrent.futures.wait([future], LOOK_S).done:
+                last = self._hand_over(work())
+                while not last.has_ended(LOOK_S):
                     self._check_runs()
-                future.result()
+                last.result()
         except (CancelledError, InvalidState):
             if not self.gone:
                 raise
 
     def _check_runs(self) -> None:
-        runs = threading.Event()
-        call_soon(self.loop, runs.set)
-        if not runs.wait(HANGS_S):
+        looks: _LoopWork[None] = _LoopWork()
+        call_soon(self.loop, looks.call, lambda: None)
+        if not looks.has_ended(HANGS_S):
             if self._ended:
                 raise InvalidState(_SHUT_DOWN)
             raise TimedOut(
@@ -204,50 +295,42 @@ class LoopThread:
         except InvalidArgument:
             work.close()
             raise
-        return self._wait(self._hand_over(work), bound)
+        return self._result(self._hand_over(work), bound)
 
     def call(self, work: Callable[[], T]) -> T:
         """Call a function on the loop, outside of a task, and return its result; see ``run``."""
-        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        called: _LoopWork[T] = _LoopWork()
+        self._give(called.call, work)
+        return self._result(called, None)
 
-        def call() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                future.set_result(work())
-            except BaseException as error:  # noqa: BLE001 - it is the caller's
-                future.set_exception(error)
-
-        self._give(lambda: self.loop.call_soon_threadsafe(call))
-        return self._wait(future, None)
-
-    def _wait(self, future: "concurrent.futures.Future[T]", bound: float | None) -> T:
+    def _result(self, work: _LoopWork[T], bound: float | None) -> T:
+        if not work.has_ended(bound) and work.give_up():
+            call_soon(self.loop, work.cancel)
+            raise TimedOut(f"no result within {bound} s")
         try:
-            try:
-                return _result(future, bound)
-            except TimeoutError:
-                if future.cancel():
-                    raise TimedOut(f"no result within {bound} s") from None
-                return future.result()  # it just ended, perhaps with a TimeoutError of its own
-        except concurrent.futures.CancelledError:
+            return work.result()
+        except CancelledError:
             raise InvalidState(_SHUT_DOWN) from None
 
-    def _hand_over(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
+    def _hand_over(self, work: Coroutine[Any, Any, T]) -> _LoopWork[T]:
+        begun: _LoopWork[T] = _LoopWork()
         try:
-            return self._give(lambda: asyncio.run_coroutine_threadsafe(work, self.loop))
+            self._give(begun.begin, work)
         except InvalidState:
             work.close()
             raise
+        return begun
 
-    def _give(self, schedule: Callable[[], T]) -> T:
-        """Schedule work on the loop, which ends after all that it was given under the lock."""
+    def _give(self, step: Callable[[Any], None], work: object) -> None:
+        """Have a step begin work on the loop, which ends after all that it was given so."""
         self.check()
         with self._lock:  # ``_cancel_tasks`` ends the tasks among it
             if not self._ended:
-                return schedule()
+                self.loop.call_soon_threadsafe(step, work)
+                return
         raise InvalidState(_SHUT_DOWN)
 
-    def begin_exit(self) -> Callable[[], None]:
+    def begin_exit(self) -> Callable[[], object]:
         """Begin the work that is left at the end of the process; return what waits for it."""
         works = list(self._exit_work.values())
         if self.gone or not works:
@@ -262,7 +345,7 @@ class LoopThread:
 
         done = self._hand_over(work_all())
         # An interrupt ends the wait; the end of the loop then cancels the work.
-        return lambda: done.result(max(seconds for _, seconds in works) + _EXIT_S)
+        return lambda: done.has_ended(max(seconds for _, seconds in works) + _EXIT_S)
 
     def stop(self, timeout_s: float = _STOP_S) -> None:
         """Stop the loop and wait, at most so long, for the end of its thread. May be repeated."""
@@ -272,23 +355,6 @@ class LoopThread:
             if not self._ended:
                 self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout_s)
-
-
-def _result(future: "concurrent.futures.Future[T]", timeout: float | None) -> T:
-    """Return the result, as ``future.result`` does, and raise what the handler of a signal raises.
-
-    Only a signal that comes during the wait ends it. One that comes between the last instruction
-    and the wait, or that the kernel gives to another thread, is seen when the wait ends: without a
-    bound, a ctrl-C would be lost.
-    """
-    ends = math.inf if timeout is None else time.monotonic() + timeout
-    while True:
-        left = ends - time.monotonic()
-        try:
-            return future.result(max(0.0, min(left, SIGNALS_S)))
-        except TimeoutError:
-            if left <= SIGNALS_S or future.done():
-                raise
 
 
 def _log_failure(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -161,7 +161,10 @@ class LocalWorkers:
         self._to = to
         self._window = window
         self._window_bytes = window_bytes
-        self._changed = threading.Condition()
+        # Entered as the lock that it is, and not as a condition: where the handler of a signal
+        # raises in that, the lock would stay taken.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._boxes: dict[object, _Box] = {}
         self._queued: deque[_Box] = deque()
         self._retries: list[tuple[float, int, _Box]] = []  # a heap
@@ -191,7 +194,7 @@ class LocalWorkers:
 
         Handlers that run go on. Messages of a paused key wait in memory.
         """
-        with self._changed:
+        with self._lock:
             if key is None:
                 self._all_paused = True
                 return
@@ -202,7 +205,7 @@ class LocalWorkers:
 
     def resume(self, key: Key | None = None) -> None:
         """Handle messages of a key again, or with None of all keys that are not paused by name."""
-        with self._changed:
+        with self._lock:
             if key is None:
                 self._all_paused = False
             else:
@@ -231,7 +234,7 @@ class LocalWorkers:
         if self._pid != os.getpid():
             return
         self.check_outside()
-        with self._changed:
+        with self._lock:
             self._closing = True
             self._changed.notify_all()
         self._waker.release()
@@ -244,7 +247,7 @@ class LocalWorkers:
                 queue=self._queue.name,
                 after_s=_CLOSE_S,
             )
-        with self._changed:
+        with self._lock:
             left = [item for box in self._boxes.values() for item in reversed(box.items)]
             self._boxes.clear()
         for item in left:
@@ -307,7 +310,7 @@ class LocalWorkers:
         return counted >= self._window or self._held_bytes >= self._window_bytes
 
     def _renew(self) -> None:
-        with self._changed:
+        with self._lock:
             items = [item for box in self._boxes.values() for item in box.items]
         for item in items:
             try:
@@ -325,7 +328,7 @@ class LocalWorkers:
             key = self._box_key(item)
         except VqError:  # its key cannot be parsed; its handling tells it
             key = item
-        with self._changed:
+        with self._lock:
             self._held += 1
             self._held_bytes += len(item.content)
             box = self._boxes.get(key)
@@ -375,7 +378,7 @@ class LocalWorkers:
     # Handling -------------------------------------------------------------------------------------
     def _work(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 box = self._next_box()
                 if box is None:
                     return
@@ -385,7 +388,7 @@ class LocalWorkers:
                 tries += 1
             except NotHandled as put_off:
                 pause_s = put_off.after_s
-            with self._changed:
+            with self._lock:
                 self._settle(box, pause_s, tries)
 
     def _next_box(self) -> _Box | None:

@@ -95,7 +95,8 @@ def simulated(
                             raise  # of the test
                         raise TimeoutError(
                             f"{function.__name__} has not ended after {time_s:g} virtual seconds "
-                            "(time_s)"
+                            "(time_s); a test that waits for longer gives "
+                            "simulated(time_s=...) more"
                         ) from error
 
                 try:

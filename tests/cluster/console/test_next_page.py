@@ -56,6 +56,7 @@ async def test_the_list_after_an_act_shows_what_it_did(rare: RunningConsole) -> 
     assert await state() == "deleted"
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("which", ["gather_all", "read_topic_states"])
 async def test_a_look_that_failed_slowly_is_made_again_soon(
     cluster, database, monkeypatch, which
@@ -166,6 +167,7 @@ async def test_an_address_without_a_page_is_answered_with_one(console, path, sta
     assert plain.text.startswith(f"{status} ")
 
 
+@pytest.mark.virtual_time
 async def test_a_page_does_not_wait_long_for_a_cluster_that_is_known_to_be_away(
     console: RunningConsole, monkeypatch
 ) -> None:

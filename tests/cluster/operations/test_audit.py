@@ -61,6 +61,8 @@ async def test_an_act_has_who_what_before_and_after(
     assert made.before == ""
     assert json.loads(made.after)["settings"]["partitions"] == 2
     assert "@" in made.who
+    with pytest.raises(TypeError, match=r"^create_topic\(\) got an unexpected .*'partitions'$"):
+        await factory.admin.create_topic("others", partitions=2)  # type: ignore[call-arg]
     await factory.admin.alter_topic("orders", retention_hours=7)
     changed = await newest(factory)
     assert json.loads(changed.before)["settings"]["retention_hours"] != 7

@@ -1,5 +1,7 @@
 """Figures written into the page: only between its markers, the latest of each scenario."""
 
+import re
+
 import pytest
 
 from bench import sends
@@ -120,6 +122,15 @@ def test_systems_of_one_node_are_shown_with_their_machine() -> None:
     assert "peers 50%. Medians of 1 rounds." in text
     assert "| fsync | it 1.0 | – | 500 | – |" in text
     assert text.endswith("Not found here: that: not installed.")
+
+
+def test_every_section_stands_in_the_table_of_the_page() -> None:
+    """Who asks something finds the section that answers it."""
+    head, *sections = PAGE.read_text().split("\n## ")
+    titles = [section.split("\n", 1)[0] for section in sections]
+    anchors = [re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in titles]
+    missing = [anchor for anchor in anchors if f"](#{anchor})" not in head]
+    assert not missing, f"name these in the first table of {PAGE.name}, with the day: {missing}"
 
 
 def test_a_block_that_nobody_writes_is_an_error() -> None:

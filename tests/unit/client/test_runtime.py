@@ -1,21 +1,24 @@
 """The loop behind the blocking API: what it refuses, and that nobody waits for ever for it."""
 
 import asyncio
-import concurrent.futures
+import itertools
 import math
+import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.interrupts import Interrupted, Interrupter
 from support.raising_logs import raising_logs
 from support.threads import in_thread, spawn
 
 from vq.client.future import CALLBACK_THREADS, SendFuture
-from vq.client.runtime import LoopThread
+from vq.client.runtime import LoopThread, _LoopWork
 from vq.errors import InvalidArgument, InvalidState, TimedOut
 from vq.testing.waiting import WAIT_S, block_until
 
@@ -46,12 +49,10 @@ def test_work_that_ends_just_at_its_time_has_its_result(
 ) -> None:
     """Between the end of the waiting and the look at what came of it."""
 
-    class Late(concurrent.futures.Future[int]):
-        def result(self, timeout: float | None = None) -> int:
-            if timeout is not None:
-                self.set_result(5)
-                raise TimeoutError
-            return super().result(timeout)
+    class Late(_LoopWork[int]):
+        def has_ended(self, timeout: float | None) -> bool:
+            self.call(lambda: 5)
+            return False
 
     def hand_over(work: Any) -> Late:
         work.close()
@@ -87,6 +88,36 @@ def test_an_interrupt_ends_a_wait_that_does_not_hear_of_it(
 
     with pytest.raises(KeyboardInterrupt):
         runtime.run(interrupt())
+
+
+@pytest.mark.filterwarnings("ignore:coroutine 'value' was never awaited")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("is_task", [True, False], ids=["a coroutine", "a function"])
+def test_an_interrupt_anywhere_in_a_wait_is_raised_and_leaves_the_loop_going(
+    runtime: LoopThread, is_task: bool
+) -> None:
+    """The loop shares no condition with the thread: one that is left locked would stop it."""
+
+    def wait() -> object:
+        return runtime.run(value(5)) if is_task else runtime.call(lambda: time.sleep(0.001) or 5)
+
+    for place in itertools.count():
+        interrupter = Interrupter(
+            place, "client/runtime.py", f"{os.sep}threading.py", "concurrent/futures"
+        )
+        if is_task:
+            runtime.loop.call_soon_threadsafe(time.sleep, 0.001)
+        try:
+            found = interrupter.run(wait)
+        except Interrupted:
+            found = None
+        goes_on = threading.Event()
+        runtime.loop.call_soon_threadsafe(goes_on.set)
+        assert goes_on.wait(WAIT_S), interrupter.reached
+        if not interrupter.reached:
+            assert found == 5
+            break
+    assert place > 10
 
 
 @pytest.mark.parametrize("timeout", [math.inf, 1e300, 10**400], ids=repr)
@@ -165,7 +196,7 @@ def test_a_stopped_thread_no_longer_counts_as_one_that_tells(runtime: LoopThread
 
 FORK = """
 import asyncio, os, sys
-from vq.client.runtime import LoopThread
+from vq.client.runtime import LoopThread, _LoopWork
 from vq.errors import InvalidState
 
 async def one():
@@ -201,7 +232,7 @@ assert not forgotten
 FORK_AND_WAIT = """
 import os, threading
 from vq.client import future
-from vq.client.runtime import LoopThread
+from vq.client.runtime import LoopThread, _LoopWork
 from vq.errors import TimedOut
 from vq.model import SendResult
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -57,7 +58,8 @@ def _queue(directory: Path) -> Iterator[LocalQueue | LocalQueueClient]:
     """Give the queue of a directory, which must be there."""
     if not (directory / "@queue").exists():
         raise InvalidArgument(
-            f"{directory} has no local queue; give the directory that a LocalQueue was opened with"
+            f"{directory} has no local queue; give the directory that a LocalQueue was opened "
+            f"with, or make a queue there: `vq local serve {shlex.quote(str(directory))}`"
         )
     queue: LocalQueue | LocalQueueClient
     try:

@@ -103,7 +103,10 @@ class Pull:
         if received is not None:
             if call < self._latest:  # it was interrupted before it began
                 return []
+            self._latest = call
             await self._end_call()
+            if call < self._latest:  # it was interrupted, too, and a later one has begun
+                return []
             self.take_back(received)
         self.warn_if_left()
         self._task = asyncio.current_task()  # first: the beginning takes long, too

@@ -24,6 +24,7 @@ from vq.store.records.format import (
     CONTROL_MARK_AT,
     FLAG_COMPRESSION_MASK,
     FLAG_COMPRESSION_SHIFT,
+    FLAG_CONTROL,
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
     RECORD_LENGTH_MAX,
@@ -33,6 +34,10 @@ from vq.store.records.record import Record, bytes_needed, decode_into, decode_pr
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+#: A record that two chunks share is decoded by itself if the second one has this many times its
+#: bytes. Otherwise both are joined: the checksums of several records take less time together.
+_ALONE_PART: Final = 64
+_NOT_ALONE: Final = FLAG_CONTROL | FLAG_COMPRESSION_MASK
 #: A step of decoding ends with the message that brings what was decompressed to this size.
 STEP_BYTES: Final = 4 * limits.MIB
 
@@ -267,8 +272,9 @@ class Decoder:
         self._partition = partition
         self._rest = b""  # an incomplete record at the end of the last chunk
         self._chunk: Chunk | None = None
-        self._data = b""  # the rest and the chunk
-        self._at = 0  # position in it of what comes next,
+        self._data = b""  # the rest and the chunk; or the chunk, and in
+        self._shared = b""  # this the record that begins with the rest
+        self._at = 0  # position in the data of what comes next; below 0: it is the shared record,
         self._count = 0  # and how many messages of a filtered chunk come before that
         self._behind_last = 0  # where the message ends that was looked at last
         self._check = wanted.check
@@ -334,10 +340,27 @@ class Decoder:
     def begin(self, chunk: Chunk) -> None:
         """Have ``more`` return the messages that ``chunk`` completes."""
         self._chunk = chunk
-        is_raw = chunk.offsets is None
-        self._data = self._rest + chunk.body if is_raw and self._rest else chunk.body
+        self._data, self._shared = chunk.body, b""
         self._at = self._count = 0
         self.has_more = True
+        if chunk.offsets is None and self._rest:
+            self._join(self._rest, chunk.body)
+
+    def _join(self, rest: bytes, body: bytes) -> None:
+        """Have the record whole that the two share: alone if it is small, so that ``body`` is not
+        copied.
+
+        A control record, and one that is compressed, is decoded with what is around it.
+        """
+        head = rest + body[:RECORD_HEADER_BYTES]
+        if len(head) >= RECORD_HEADER_BYTES:
+            length, _, _, flag = RECORD_HEADER.unpack_from(head)
+            size = RECORD_HEADER_BYTES + length
+            if size * _ALONE_PART <= len(body) and not flag & _NOT_ALONE:
+                self._shared = rest + body[: size - len(rest)]
+                self._at = -len(rest)
+                return
+        self._data = rest + body
 
     def more(self) -> list[Message]:
         """Return the next messages of the chunk; see also ``error`` and ``has_more``."""
@@ -408,7 +431,7 @@ class Decoder:
     def end_chunk(self) -> None:
         """Keep nothing of the chunk but the beginning of a record that goes on in the next one."""
         self._chunk = None
-        self._data = b""
+        self._data = self._shared = b""
         self._checked = ()
 
     def _base(self, chunk: Chunk) -> int:
@@ -416,9 +439,12 @@ class Decoder:
         return chunk.offset + len(chunk.body) - len(self._data)
 
     def _decode_raw(self, chunk: Chunk, out: list[Message]) -> None:
-        data, base = self._data, self._base(chunk)
+        data, base, start = self._data, self._base(chunk), self._at
+        if start < 0:
+            decode_messages(self._shared, base + start, self._partition, out, times=self._times)
+            start += len(self._shared)
         end, self.has_more = decode_messages(
-            data, base, self._partition, out, start=self._at, times=self._times
+            data, base, self._partition, out, start=start, times=self._times
         )
         self._at = end
         if self.has_more:

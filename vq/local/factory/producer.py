@@ -36,11 +36,45 @@ _NO_PRODUCER_SETTINGS: Final = (
 )
 
 
+class _Changes(type(threading.RLock())):  # type: ignore[misc]
+    """The condition of a future, whose entry no signal handler can interrupt.
+
+    The entry of ``threading.Condition`` is a function of Python: where a handler raises at its end,
+    the lock stays taken, and the thread that commits for all would wait for it for ever.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: threading.Condition | None = None  # made once a thread waits
+
+    def notify_all(self) -> None:
+        """See ``threading.Condition.notify_all``."""
+        if self._waiting is not None:
+            self._waiting.notify_all()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """See ``threading.Condition.wait``."""
+        self._waiting = waiting = self._waiting or threading.Condition(self)
+        try:
+            return waiting.wait(timeout)
+        except BaseException:  # a signal handler raised, perhaps before the lock was taken again
+            if not self._is_owned():
+                self.acquire()
+            raise
+
+
+class _Outcome(concurrent.futures.Future[SendResult]):
+    """What ``send_async`` returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._condition = _Changes()
+
+
 class _Sending:
     """A message on its way: wakes its future when the commit has ended."""
 
     def __init__(self, item: LocalItem, callback: SendCallback | None) -> None:
-        self.future: concurrent.futures.Future[SendResult] = concurrent.futures.Future()
+        self.future = _Outcome()
         self.future.set_running_or_notify_cancel()  # a message on its way cannot be taken back
         self.waiter = CommitWaiter((item,), self)
         self._item = item

@@ -162,7 +162,10 @@ def audited(
             try:
                 if not await _is_on(cluster, function.__name__):
                     return await function(cluster, *arguments, **named)
-                call = signature.bind(cluster, *arguments, **named)
+                try:
+                    call = signature.bind(cluster, *arguments, **named)
+                except TypeError as error:  # as Python says it of a call
+                    raise TypeError(f"{function.__name__}() {error}") from None
                 for name, value in call.arguments.items():
                     if isinstance(value, Iterator):  # it can be read once: the record does, too
                         call.arguments[name] = list(value)

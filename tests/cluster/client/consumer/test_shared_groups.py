@@ -343,6 +343,9 @@ async def test_what_is_taken_and_not_settled_comes_again(factory: aio.MessageFac
     consumer = await factory.create_consumer(shared(**settings))
     consumer.subscribe("t")
     (first,) = await consumer.get_many(1)
+    for steer in (consumer.pause, consumer.resume):
+        with pytest.raises(InvalidState, match=r"shared group .* no partitions"):
+            steer()
     await first.extend(60.0)  # type: ignore[attr-defined]
     (second,) = await consumer.get_many(1)
     loop = asyncio.get_running_loop()

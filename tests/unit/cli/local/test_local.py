@@ -114,6 +114,7 @@ def test_a_served_queue_is_asked_and_one_in_use_is_refused(
 def test_a_directory_without_a_queue_is_refused_and_left_alone(tmp_path: Path) -> None:
     error = refused(local, ["list", str(tmp_path / "none")], code=2)
     assert "no local queue" in error["message"]
+    assert "vq local serve" in error["message"]
     assert not (tmp_path / "none").exists()
 
 

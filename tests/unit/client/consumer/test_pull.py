@@ -8,13 +8,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from support.delivery import endless
 from support.inbox import Partition, nothing
 from support.interrupts import Interrupted, Interrupter
 
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.deliver.inbox import Inbox
 from vq.client.consumer.deliver.permit import Permit
-from vq.client.consumer.pull import ThreadPull
+from vq.client.consumer.pull import Pull, ThreadPull
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidArgument
 from vq.model import Message
@@ -183,3 +184,49 @@ def test_what_a_thread_had_when_it_ended_comes_again(runtime: LoopThread) -> Non
     assert consumer.get(3) == contents(0, 1, 2)
     consumer.pull.put_down()
     assert consumer.close() == 0
+
+
+async def called(pull: Pull, call: int, received: int) -> list[bytes]:
+    """Call as a thread does, each time in a task of its own."""
+    found = pull.at_once(2, call, received)
+    if not found:
+        found = await asyncio.ensure_future(pull.get_many(2, WAIT_S, call=call, received=received))
+    return [each.content for each in found]
+
+
+@pytest.mark.parametrize("turns", range(7))
+async def test_of_calls_that_were_interrupted_one_after_the_other_only_the_last_counts(
+    turns: int,
+) -> None:
+    """The second one was ending the first one when it was interrupted, too."""
+    inbox = Inbox(endless())
+    partition = Partition(inbox)
+    partition.add(1)
+    pull = Pull(inbox, nothing)
+    assert await called(pull, 1, 0) == contents(0)
+    waiting = asyncio.ensure_future(pull.get_many(2, WAIT_S, call=2, received=1))
+    await asyncio.sleep(0)
+    ending = asyncio.ensure_future(pull.get_many(3, WAIT_S, call=3, received=1))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    partition.add(4)
+    assert await called(pull, 4, 1) == contents(1, 2)
+    await asyncio.wait([waiting, ending])
+    assert await called(pull, 5, 4) == contents(3, 4)
+    assert partition.delivery.delivered == 3
+
+
+async def test_a_call_goes_on_after_two_that_were_interrupted_while_nothing_came() -> None:
+    inbox = Inbox(endless())
+    partition = Partition(inbox)
+    pull = Pull(inbox, nothing)
+    calls = []
+    for call in (1, 2, 3):
+        calls.append(asyncio.ensure_future(pull.get_many(2, WAIT_S, call=call, received=0)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    partition.add(2)
+    assert [each.content for each in await calls[2]] == contents(0, 1)
+    assert await calls[1] == []

@@ -82,6 +82,12 @@ def log_bytes() -> bytes:
 DATA = log_bytes()
 
 
+@pytest.fixture(params=[1, 1_000], ids=["alone", "joined"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that two chunks share is decoded alone, or with those behind it."""
+    monkeypatch.setattr(decode, "_ALONE_PART", request.param)
+
+
 def reference(data: bytes = DATA, base: int = BASE) -> list[Message]:
     messages = []
     for record in decode_records(data, base):
@@ -137,6 +143,7 @@ def test_messages_are_those_of_the_reference() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("either_way")
 def test_cut_anywhere_in_two_they_are_the_same() -> None:
     expected = reference()
     for cut in range(len(DATA) + 1):
@@ -145,6 +152,7 @@ def test_cut_anywhere_in_two_they_are_the_same() -> None:
         assert (found, decoder.error) == (expected, None), f"cut at {cut}"
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 19, 20, 21, 64])
 def test_cut_into_small_pieces_they_are_the_same(size: int) -> None:
     decoder = Decoder(WHERE)
@@ -165,6 +173,7 @@ def test_a_record_that_is_cut_is_copied_once_until_it_is_whole() -> None:
     assert most < 1.1 * len(data)
 
 
+@pytest.mark.usefixtures("either_way")
 def test_messages_behind_a_record_that_two_chunks_share_are_taken_back() -> None:
     """From any of them on, the shared one included."""
     expected = reference()
@@ -288,6 +297,7 @@ def test_a_picked_record_cut_off_at_the_end_is_damage() -> None:
     assert decoder.error is not None
 
 
+@pytest.mark.usefixtures("either_way")
 def test_raw_and_filtered_answers_may_follow_one_another() -> None:
     decoder = Decoder(WHERE)
     found = [
@@ -297,6 +307,7 @@ def test_raw_and_filtered_answers_may_follow_one_another() -> None:
     assert list(itertools.chain(*found))[-1].offset > BASE + len(DATA)
 
 
+@pytest.mark.usefixtures("either_way")
 def test_what_is_kept_of_a_chunk_tells_what_it_lacks() -> None:
     """As far as can be known: without a whole header, the rest of that."""
     record = encode_record(1, bytes(500))
@@ -311,6 +322,7 @@ def test_what_is_kept_of_a_chunk_tells_what_it_lacks() -> None:
     assert decoder.rest == NO_REST
 
 
+@pytest.mark.usefixtures("either_way")
 def test_a_record_that_claims_to_go_on_behind_the_last_byte_there_is_is_damaged() -> None:
     """Or its reader would wait for ever for bytes that nobody writes."""
     good, longer = encode_record(1, b"one"), encode_record(2, b"two")
@@ -348,6 +360,7 @@ def read_with_damage(decoder: ChunkDecoder[T], size: int, bad: int) -> tuple[lis
     return found, again
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("size", [30, 100, 1_000])
 def test_after_damage_reading_goes_on_with_the_first_record_that_was_not_returned(
     size: int,
@@ -442,6 +455,7 @@ def test_steps_together_are_the_whole() -> None:
         assert list(itertools.chain.from_iterable(steps)) == reference(data), f"cut at {cut}"
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.usefixtures("small_steps")
 def test_messages_taken_back_come_again() -> None:
     """From any one on, in any step; and so does damage behind them."""
@@ -478,6 +492,7 @@ def test_an_answer_with_too_few_offsets_is_damage_in_any_step() -> None:
         assert decoder.error is not None
 
 
+@pytest.mark.usefixtures("either_way")
 def test_the_next_record_is_behind_empty_batches_and_before_a_batch_that_is_cut_short() -> None:
     """A reader that goes on there reads a batch from its beginning, so it knows its time."""
     record = encode_record(7, b"x")
@@ -499,6 +514,7 @@ def test_the_next_record_is_behind_empty_batches_and_before_a_batch_that_is_cut_
         assert decoder.read_to == wanted, len(data)
 
 
+@pytest.mark.usefixtures("either_way")
 def test_a_message_that_ends_like_a_control_record_is_read_to_its_end() -> None:
     """Its content is a piece of a log. A place inside of it is none to go on at."""
     for start in (0, BASE + CONTROL_BYTES + 23):  # also one that knows where it will lie
@@ -530,6 +546,7 @@ def test_what_a_filter_leaves_out_is_passed_by() -> None:
         assert decoder.next_offset == chunk.next_offset
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.usefixtures("small_steps")
 def test_messages_that_passed_are_taken_back_alone() -> None:
     """Whatever lies between them, and from any one on."""

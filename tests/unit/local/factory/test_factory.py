@@ -260,6 +260,25 @@ def test_a_callback_may_send_again_but_not_wait(
         producer.send_sync(Message("t", b"on"))
 
 
+def test_an_interrupt_of_a_wait_for_an_outcome_leaves_the_queue_going(
+    config: vq.MessageFactoryConfig,
+) -> None:
+    """The thread that commits for all enters each future, which nobody may leave locked."""
+    with vq.MessageFactory(config) as factory, factory.create_producer() as producer:
+        producer.send_sync(Message("t", b"0"))
+        for place in itertools.count():
+            future = producer.send_async(Message("t", b"1"))
+            interrupter = Interrupter(place, f"{os.sep}threading.py", "concurrent/futures")
+            with contextlib.suppress(Interrupted):
+                interrupter.run(future.result)
+            goes_on = producer.send_async(Message("t", b"2"))
+            block_until(goes_on.done)
+            assert future.result(WAIT_S).id < goes_on.result().id, interrupter.reached
+            if not interrupter.reached:
+                break
+        assert place > 5
+
+
 def test_an_interrupt_of_a_pull_neither_loses_nor_repeats_a_message(
     config: vq.MessageFactoryConfig,
 ) -> None:

@@ -27,7 +27,7 @@ typedef struct {
 
 static struct {
     PyTypeObject *step;
-    PyObject *at_hand, *left, *now, *until, *following, *throw, *close;
+    PyObject *at_hand, *left, *now, *until, *following, *throw, *close, *frame;
 } names;
 
 /* What an iteration does -------------------------------------------------------------------------- */
@@ -170,6 +170,11 @@ static PyObject *begin(step_t *step)
     return message;
 }
 
+static void refuse_reuse(void)
+{
+    PyErr_SetString(PyExc_RuntimeError, "cannot reuse already awaited coroutine");
+}
+
 static PySendResult step_send(step_t *step, PyObject *value, PyObject **result)
 {
     *result = NULL;
@@ -181,13 +186,27 @@ static PySendResult step_send(step_t *step, PyObject *value, PyObject **result)
             return PYGEN_ERROR;
     }
     if (!step->coroutine) {
-        PyErr_SetString(PyExc_RuntimeError, "cannot reuse already awaited coroutine");
+        refuse_reuse();
         return PYGEN_ERROR;
     }
     PyObject *coroutine = Py_NewRef(step->coroutine);
     PySendResult sent = PyIter_Send(coroutine, value, result);
     Py_DECREF(coroutine);
     return sent;
+}
+
+/* A second task that awaits it would resume, and end, what the first one waits for. */
+static PyObject *step_await(step_t *step)
+{
+    if (step->coroutine) {
+        PyObject *frame = PyObject_GetAttr(step->coroutine, names.frame);
+        if (frame && frame != Py_None) /* it is not over */
+            PyErr_SetString(PyExc_RuntimeError, "coroutine is being awaited already");
+        Py_XDECREF(frame);
+        if (PyErr_Occurred())
+            return NULL;
+    }
+    return Py_NewRef(step);
 }
 
 /* The same as an iterator says it: the result is in a StopIteration. */
@@ -243,7 +262,11 @@ static PyObject *step_throw(step_t *step, PyObject *const *args, Py_ssize_t coun
         PyErr_SetString(PyExc_TypeError, "throw() takes one to three arguments");
         return NULL;
     }
-    if (!step->coroutine) { /* it has not begun, or is over */
+    if (!step->coroutine && !step->asking) { /* it is over */
+        refuse_reuse();
+        return NULL;
+    }
+    if (!step->coroutine) { /* it has not begun */
         Py_CLEAR(step->asking);
         raise_given(args, count);
         return NULL;
@@ -307,7 +330,7 @@ static PyType_Slot step_slots[] = {
     {Py_tp_iter, PyObject_SelfIter},
     {Py_tp_iternext, step_next},
     {Py_tp_methods, step_methods},
-    {Py_am_await, PyObject_SelfIter},
+    {Py_am_await, step_await},
     {Py_am_send, step_send},
     {0, NULL},
 };
@@ -328,7 +351,7 @@ static int fill_module(PyObject *module)
         const char *text;
     } texts[] = {{&names.at_hand, "at_hand"}, {&names.left, "left"},           {&names.now, "now"},
                  {&names.until, "until"},     {&names.following, "_following"}, {&names.throw, "throw"},
-                 {&names.close, "close"}};
+                 {&names.close, "close"},   {&names.frame, "cr_frame"}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (!*texts[i].to && !(*texts[i].to = PyUnicode_InternFromString(texts[i].text)))
             return -1;

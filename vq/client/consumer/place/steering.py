@@ -107,8 +107,13 @@ class Steering:
         """Return the readings of partitions and topics, all of them if none is named.
 
         Raises:
-            InvalidState: This member holds no such partition now.
+            InvalidState: This member holds no such partition now, or is of a shared group.
         """
+        if self._consumer.config.model is GroupModel.SHARED:
+            raise InvalidState(
+                f"a member of shared group {self._consumer.config.group!r} holds messages, and no "
+                "partitions that it could seek, pause or resume; close it to take no more"
+            )
         held = self._held()
         named = [check_where(each) for each in where]
         if not named:

@@ -443,7 +443,7 @@ class Accumulator:
                 self.hurry_sender()
             while appender.space < space or appender.places < places:
                 left = deadline - self._now()
-                if not block or left <= 0 or not self._space_came.wait(left):
+                if not block or left <= 0 or not self._wait_for_change(left):
                     raise self._full()
                 if self._closed:
                     raise InvalidState(self._closed)
@@ -451,6 +451,14 @@ class Accumulator:
             self.waiting_threads -= 1
             if block:
                 self.count_wait(self._now() - begin)
+
+    def _wait_for_change(self, seconds: float) -> bool:
+        try:
+            return self._space_came.wait(seconds)
+        except BaseException:  # a signal handler raised, perhaps before the lock was taken again
+            if not self._held_here():
+                self.lock.acquire()
+            raise
 
     def _full(self) -> BufferFull:
         config = self.config

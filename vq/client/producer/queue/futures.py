@@ -87,11 +87,13 @@ def python_tell(
             continue
         item.outcome = result
         callback = item.callback
-        if callback is not None and type(callback) is not FailureCallback:
-            try:
-                callback(result, None)
-            except BaseException as error:  # noqa: BLE001 - user code may raise anything
-                report("a send callback", error)
+        if callback is not None:
+            item.callback = None  # it may refer to this future
+            if type(callback) is not FailureCallback:
+                try:
+                    callback(result, None)
+                except BaseException as error:  # noqa: BLE001 - user code may raise anything
+                    report("a send callback", error)
         if item.waiters is not None:
             item.wake()
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final, Protocol, cast, runtime_checkable
 
-from vq.client.kinds import check_function
+from vq.client.kinds import check_arguments, check_function
 from vq.errors import InvalidArgument
 from vq.model import Key, Message
 from vq.shown import shown, shown_error
@@ -186,8 +186,13 @@ def strategy_of(setting: PartitionerSetting) -> Strategy | None:
         raise InvalidArgument(
             f"partitioner = {shown(setting)} ({type(setting).__name__}); {_KNOWN}"
         )
-    check_function(
-        "partitioner", own_choice(setting), "give a plain function, which returns the number"
+    choose = own_choice(setting)
+    check_function("partitioner", choose, "give a plain function, which returns the number")
+    check_arguments(
+        "partitioner",
+        choose,
+        2,
+        "give a function of the message and of the vq.TopicPartitions of its topic",
     )
     return None
 

@@ -95,3 +95,25 @@ async def test_a_clock_that_fails_takes_no_message(kind: type[Messages]) -> None
         await anext(messages)
     inbox.permit.now = now
     assert (await anext(messages)).content == b"0.1"
+
+
+@KINDS
+async def test_a_second_task_that_awaits_a_step_harms_only_itself(kind: type[Messages]) -> None:
+    messages, partition = await one_in_hand(kind, 1)
+    step: Coroutine[Any, Any, Any] = messages.__anext__()
+
+    async def wait() -> bytes:
+        return (await step).content
+
+    messages.task = first = asyncio.create_task(wait())  # it asks from now on
+    await asyncio.sleep(0)
+    with pytest.raises(RuntimeError, match="being awaited already"):
+        await wait()
+    partition.add(1)
+    async with asyncio.timeout(WAIT_S):
+        assert await first == b"0.1"
+    for over in (lambda: step.send(None), lambda: step.throw(KeyError)):
+        with pytest.raises(RuntimeError, match="already awaited"):
+            over()
+    with pytest.raises(RuntimeError, match="already awaited"):
+        await wait()

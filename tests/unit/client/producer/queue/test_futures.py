@@ -43,6 +43,7 @@ def test_each_future_gets_its_place_before_its_callback_runs(tell: Callable[...,
     tell(items[:])
     places = [SendResult(3, 88, 7), SendResult(3, 118, 8), SendResult(3, 148, 9)]
     assert [each.outcome for each in items] == places
+    assert [each.callback for each in items] == [None] * 3
     assert told == [(places[1], None, places[1]), items[2]]
     assert type(items[0].outcome) is SendResult
 

@@ -101,6 +101,7 @@ def test_a_function_or_an_object_that_chooses_is_asked() -> None:
     [
         ("hsah", "partitioner = 'hsah'; give one of hash, round-robin"),
         (7, r"partitioner = 7 \(int\); give one of"),
+        (lambda message: 0, r"partitioner\(message\) cannot be called: .*vq\.TopicPartitions"),
         (Chooses, r"Chooses is a class; give an instance of it: Chooses\(\.\.\.\)"),
     ],
 )
