@@ -17,8 +17,9 @@ if it decompresses. The first message of its kind imports the package of zstd or
 
 A payload of at most 16 KiB whose content has at most 64 KiB is decompressed by the system's own
 library, if it has one, called from compiled code (``_streams.h``): otherwise a third of the time or
-more goes into objects. It takes no payload that the functions here do not take. They do the rest,
-and say what is wrong. Its states take up to 0.5 MiB of a process.
+more goes into objects. It takes no payload that breaks a rule of the table; which altered bytes are
+noticed depends on the version of a library, and a record has a checksum for that. The functions
+here do the rest, and say what is wrong. Its states take up to 0.5 MiB of a process.
 
 In here: bytes to bytes. Not in here: which messages are compressed (the producer decides), and the
 bits of a record's flag (``format``).

@@ -2,7 +2,8 @@
 
 Loop-bound. Nothing is taken ahead: a message is with whoever has asked for it, and with nobody
 before. What an answer has no room for is given back, and does not count as delivered. What an
-answer has is still with whoever asked, for half a lease at least.
+answer has is still with whoever asked, for half a lease at least; but what comes again, since an
+attempt is repeated, is had for what is left of its first lease.
 """
 
 import asyncio
