@@ -45,6 +45,8 @@ from vq.remoting.format import (
     COMMANDS,
     CORRELATION_ID_MAX,
     FLAG_HESSIAN,
+    LENGTH_BYTES,
+    PREFIX_BYTES,
     READS,
     VERSION_MAX,
     VERSION_MIN,
@@ -273,11 +275,22 @@ class ServerConnection(_Connection):
         """Number of requests without an answer. Invariant: 0 <= it <= 2 * ``requests_max``."""
         return len(self._waiting)
 
-    def has_small_frame(self, data: bytes) -> bool:
-        """Whether the first frame that ``data`` completes is small: then it may have very many."""
-        if self._parser.pending_frame is not None:
-            return self._parser.missing_bytes < SMALL_FRAME_BYTES
-        return int.from_bytes(data[:4], "big") < SMALL_FRAME_BYTES
+    def small_from(self, data: bytes) -> int:
+        """Return where the first small frame in ``data`` begins: it may be the first of very many.
+
+        ``len(data)``: there is none.
+        """
+        parser, size, at = self._parser, len(data), 0
+        if parser.pending_frame is not None:
+            if parser.pending_bytes < PREFIX_BYTES:
+                return 0  # it is not known how large it is
+            at = parser.missing_bytes
+        while at + LENGTH_BYTES <= size:
+            frame_bytes = LENGTH_BYTES + int.from_bytes(data[at : at + LENGTH_BYTES], "big")
+            if frame_bytes < SMALL_FRAME_BYTES:
+                return at
+            at += frame_bytes
+        return size
 
     def receive_data(self, data: bytes) -> list[Opened | Request | Closing]:
         """Parse the next bytes from the peer; return the events, in order.

@@ -14,6 +14,7 @@ from support.broker import Client, MemoryCluster, message, strict
 
 from vq import limits
 from vq.broker.connections.server import Server
+from vq.broker.connections.shares import SMALL_PIECE_BYTES
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply, encode_header
@@ -311,3 +312,20 @@ async def test_what_was_refused_behind_them_is_told_though_quotas_end_meanwhile(
     async with asyncio.timeout(WAIT_S):
         assert (await waits).status == 0
         assert all(each.status for each in await asyncio.gather(*refused))
+
+
+async def test_small_requests_behind_a_large_one_are_cut_piece_by_piece(cluster):
+    """Else a thousand and more would be cut, or refused as too many, before the next connection."""
+    node, server = await strict(cluster)
+    await cluster.create_topic("t")
+    client = await Client.connect(cluster.network, node.address)
+    (session,) = server.sessions
+    large = (Command.GET, wire.GetRequest(topic="t" * 600))
+    sent = at_once(client, large, *gets(900, max_wait_ms=0))
+    cut = []
+    receive = session.connection.receive_data
+    session.connection.receive_data = lambda data: cut.append(len(data)) or receive(data)
+    async with asyncio.timeout(WAIT_S):
+        frames = await asyncio.gather(*sent)
+    assert len(frames) == 901
+    assert max(cut) <= 700 + SMALL_PIECE_BYTES

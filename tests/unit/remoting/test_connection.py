@@ -297,16 +297,21 @@ def test_many_requests_are_refused_with_one_error() -> None:
     assert server.requests_in_flight == 0
 
 
-def test_bytes_with_many_small_frames_are_known_by_the_first_one() -> None:
+def test_where_small_frames_begin_is_known_before_they_are_cut() -> None:
+    """Large ones before them, which an attacker may send, hide nothing."""
     _, server = opened()
     small = request_bytes(Command.PING, wire.PingRequest())
     large = request_bytes(Command.PUT, wire.PutRequest(topic="t"), bytes(10_000))
-    assert server.has_small_frame(small * 1_000)
-    assert not server.has_small_frame(large + small * 1_000)
-    server.receive_data(large[:5_000])
-    assert not server.has_small_frame(large[5_000:])
+    assert server.small_from(small * 1_000) == 0
+    assert server.small_from(large * 2 + small * 1_000) == 2 * len(large)
+    assert server.small_from(large * 3) == 3 * len(large)
+    server.receive_data(large[:10])
+    assert server.small_from(large[10:]) == 0, "not known yet"
+    server.receive_data(large[10:5_000])
+    assert server.small_from(large[5_000:-10]) == len(large) - 5_010
     server.receive_data(large[5_000:-10])
-    assert server.has_small_frame(large[-10:] + small * 1_000)
+    assert server.small_from(large[-10:] + large) == 10 + len(large)
+    assert server.small_from(large[-10:] + small * 1_000) == 10
 
 
 def test_replies_may_come_in_any_order() -> None:

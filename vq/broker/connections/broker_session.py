@@ -145,10 +145,13 @@ class BrokerSession(asyncio.Protocol):
 
         Many small ones are cut out of it piece by piece: once they wait, no more are.
         """
-        if len(data) > SMALL_PIECE_BYTES and self.connection.has_small_frame(data):
-            for at in range(0, len(data), SMALL_PIECE_BYTES):
-                self.data_received(data[at : at + SMALL_PIECE_BYTES])
-            return
+        if len(data) > SMALL_PIECE_BYTES:
+            end = self.connection.small_from(data) + SMALL_PIECE_BYTES
+            if end < len(data):
+                self.data_received(data[:end])
+                for at in range(end, len(data), SMALL_PIECE_BYTES):
+                    self.data_received(data[at : at + SMALL_PIECE_BYTES])
+                return
         if self._closing_since is not None:
             self._waste(len(data))
             return

@@ -237,9 +237,9 @@ class MeteredConnection:
         """See ``ServerConnection``; what waits counts, too."""
         return self.inner.pending_bytes + self._kept_bytes
 
-    def has_small_frame(self, data: bytes) -> bool:
+    def small_from(self, data: bytes) -> int:
         """See ``ServerConnection``."""
-        return self.inner.has_small_frame(data)
+        return self.inner.small_from(data)
 
     def data_to_send(self) -> list[Buffer]:
         """See ``ServerConnection``."""

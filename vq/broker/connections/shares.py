@@ -41,7 +41,7 @@ SLICE: Final = 16
 GATHERED_PER_TURN: Final = 4 * MIB
 #: What a peer has sent is cut into requests piece by piece, each when the last one is handled.
 PIECE_BYTES: Final = 16 * KIB
-#: Likewise, before any of it waits, where the first request is small; some 100 fit in, 0.5 ms.
+#: Likewise, before any of it waits, from the first small request on; some 100 fit in, 0.5 ms.
 SMALL_PIECE_BYTES: Final = 4 * KIB
 #: Cutting so many requests out of what a peer has sent costs about as much as handling one.
 CUT_PER_REQUEST: Final = 4
