@@ -114,11 +114,8 @@ def test_an_unusable_option_is_a_wrong_usage(
     assert cluster.vq("message", "find", "found", *options).returncode == 2
 
 
-def test_what_a_killed_broker_has_is_told_and_found_later(
-    cluster: ProcessCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_broker_has_is_told_and_found_later(cluster: ProcessCluster) -> None:
     """The command fails, names the range, and has found what the other broker has."""
-    monkeypatch.setenv("VQ_CLIENT_REQUEST_TIMEOUT_S", "1")  # so long it tries to reach a broker
     filled(cluster, "killed")
     whole = cluster.vq_json("message", "find", "killed", "--tag", "new")
     assert len(whole["messages"]) == 20
