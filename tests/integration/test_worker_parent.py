@@ -239,8 +239,8 @@ async def test_what_one_tells_that_cannot_be_read_hides_nothing_behind_it(tmp_pa
 async def test_a_process_that_has_not_joined_finishes_what_it_has_in_hand(
     tmp_path: Path, finishes: bool
 ) -> None:
-    has = ("finish",) if finishes else ("hang",)
-    async with parent(tmp_path, "late", "hold", *has, stop_timeout_s=0.5) as run:
+    has, stop_timeout_s = ("finish", PROCESSES_WAIT_S) if finishes else ("hang", 0.5)
+    async with parent(tmp_path, "late", "hold", has, stop_timeout_s=stop_timeout_s) as run:
         await run.wait(lambda: run.noted("holds"))
         run.supervisor.stop()
         assert await run.ended() is finishes

@@ -153,7 +153,7 @@ def test_one_broker_that_is_given_up_ends_only_when_the_command_is_stopped(
 ) -> None:
     """The others go on; the exit code says that it was not well."""
     stop = Stop(monkeypatch, looks=1000)
-    with pytest.raises(ChildrenEnd, match=r"b2/n1 \(b2/n1.log\)$"):
+    with pytest.raises(ChildrenEnd, match=r": broker b2/n1 \(b2/n1.log\)\n"):
         watch(Child("z"), [Child("b1/n1"), crashing("b2/n1")], stop)
     assert stop._left < 0
 

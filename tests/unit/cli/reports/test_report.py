@@ -71,7 +71,7 @@ def test_a_failed_job_is_told_by_what_a_worker_raised() -> None:
     lacking = "named 'pyspark_vq'; the executors lack it: docs/howto"
     with pytest.raises(SparkFailed, match=lacking), report.told_failures():
         raise PySparkException(said)
-    with pytest.raises(SparkFailed, match=r"failed: KeyError: 'b1'$"), report.told_failures():
+    with pytest.raises(SparkFailed, match=r"failed: KeyError: 'b1'\n"), report.told_failures():
         raise PySparkException(
             said.replace("ModuleNotFoundError: No module named", "KeyError:").replace(
                 "'pyspark_vq'", "'b1'"
