@@ -97,7 +97,7 @@ audit:
 	@$(RUN) tools/audit.py $(ARGS)
 
 check:
-	$(call bootstrap,check)
+	$(call bootstrap,test check)
 	$(VENV)/ruff check .
 	$(VENV)/ruff format --check .
 	$(VENV)/mypy
