@@ -13,10 +13,12 @@ from support.access import believe_names, limit
 from support.broker import Client, MemoryCluster, message, strict
 
 from vq import limits
+from vq.broker.connections.broker_session import BrokerSession
 from vq.broker.connections.server import Server
 from vq.broker.connections.shares import SMALL_PIECE_BYTES
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
+from vq.remoting.memory import MemoryNetwork
 from vq.remoting.messages import decode_reply, encode_header
 from vq.testing.waiting import WAIT_S, until
 
@@ -174,13 +176,18 @@ async def large_topic(cluster: MemoryCluster, **bounds: Any) -> tuple[Client, Se
     return healthy, server
 
 
+async def silent_peer(network: MemoryNetwork, server: Server) -> tuple[Client, BrokerSession]:
+    """A client that takes no answers until it resumes reading, and its session."""
+    client = await Client.connect(network, server.address)
+    client.transport.pause_reading()
+    return client, list(server.sessions)[-1]
+
+
 @pytest.mark.virtual_time
 async def test_requests_behind_answers_that_are_not_taken_wait_unread(cluster):
     """Nine hundred cost what few cost: they are not carried out, and nothing more is read."""
     healthy, server = await large_topic(cluster)
-    silent = await Client.connect(cluster.network, server.address)
-    silent.transport.pause_reading()
-    session = list(server.sessions)[1]
+    silent, session = await silent_peer(cluster.network, server)
     sent = at_once(silent, *gets(900))
     await until(lambda: session.congested)
     await asyncio.sleep(1)
@@ -202,9 +209,7 @@ async def test_requests_behind_answers_that_are_not_taken_wait_unread(cluster):
 async def test_what_waited_behind_answers_is_carried_out_in_order(cluster):
     """Whoever reads again, as when a debugger goes on, has lost nothing."""
     _, server = await large_topic(cluster)
-    slow = await Client.connect(cluster.network, server.address)
-    slow.transport.pause_reading()
-    session = list(server.sessions)[1]
+    slow, session = await silent_peer(cluster.network, server)
     puts = []
     reads = at_once(slow, *gets(2))
     await until(lambda: session.congested)
@@ -226,10 +231,8 @@ async def test_who_takes_no_answers_uses_none_of_its_quota(cluster):
     """Others who share its quota go on; what waits is charged when it is carried out."""
     _, server = await large_topic(cluster)
     await limit(cluster, "anonymous requests=100")
-    silent = await Client.connect(cluster.network, server.address)
+    silent, session = await silent_peer(cluster.network, server)
     other = await Client.connect(cluster.network, server.address)
-    silent.transport.pause_reading()
-    session = list(server.sessions)[1]
     sent = at_once(silent, *gets(900))
     await until(lambda: session.congested)
     await asyncio.sleep(1)
@@ -268,9 +271,7 @@ async def test_an_address_owes_for_answers_of_which_nothing_is_taken(cluster):
 @pytest.mark.virtual_time
 async def test_a_peer_that_takes_its_answers_slowly_owes_nothing(cluster):
     _, server = await large_topic(cluster, write_timeout_s=60)
-    slow = await Client.connect(cluster.network.at("slow"), server.address)
-    session = list(server.sessions)[1]
-    slow.transport.pause_reading()
+    slow, session = await silent_peer(cluster.network.at("slow"), server)
     sent = at_once(slow, *gets(8))
     for _ in range(4):
         await asyncio.sleep(0.9)
@@ -295,9 +296,7 @@ async def test_what_was_refused_behind_them_is_told_though_quotas_end_meanwhile(
     await cluster.create_topic("u")
     await limit(cluster, "anonymous bytes-in=150000 bytes-out=1000")
     writer = await Client.connect(cluster.network, server.address, "user.writer")
-    silent = await Client.connect(cluster.network, server.address)
-    silent.transport.pause_reading()
-    session = list(server.sessions)[-1]
+    silent, session = await silent_peer(cluster.network, server)
     end = (await writer.get("t", 0, 0))[0].next_offset
     waits = silent.send_get("t", 0, end, max_wait_ms=30_000)
     await healthy.put("u", 0, [message(b"x" * 500_000)])  # as many as in three seconds
