@@ -332,6 +332,11 @@ class QueueBase:
                 hint="set a flag in the handler, and call the queue once that call has returned",
             )
 
+    @property
+    def is_committing(self) -> bool:
+        """Whether this is the thread that commits: a callback of a send runs on it."""
+        return threading.get_ident() == self.thread
+
     def check_may_wait(self) -> None:
         """Refuse a wait on the thread that commits, which calls the callbacks of sends.
 
@@ -339,7 +344,7 @@ class QueueBase:
             InvalidState: It would wait for itself; or as ``check_not_interrupting``.
         """
         self.check_not_interrupting()
-        if threading.get_ident() == self.thread:
+        if self.is_committing:
             raise InvalidState(
                 f"a callback of a send to queue {self.name!r} would wait for itself: it runs on "
                 "the thread that commits",

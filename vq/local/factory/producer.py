@@ -183,7 +183,7 @@ class LocalMessageProducer:
     def _wait_for_space(self, queue: LocalQueue) -> None:
         if not queue._core.commits.intake_full:
             return
-        is_inside = threading.get_ident() == queue._base.thread  # a callback, which must not wait
+        is_inside = queue._base.is_committing  # a callback, which must not wait
         if is_inside or self.config.when_full is WhenFull.RAISE:
             raise BufferFull(f"too many messages wait for the disk of queue {queue.name!r}")
         queue._commit_with(())
