@@ -300,17 +300,12 @@ class CopySession:
             self._scheduled = True
             pause_s = self._pace.pause_s(self._loop.time())
             if pause_s:
-                self._loop.call_later(pause_s, self._request)
+                self._loop.call_later(pause_s, self.write_out)
             else:
                 self._turn.add(self)  # behind a flush it ends without a further iteration
 
     def write_out(self) -> None:
-        """See ``turn.Writer``."""
-        self._request()
-        self._connection.flush()
-
-    def _request(self) -> None:
-        """Send one request for all that is asked for."""
+        """See ``turn.Writer``: send one request for all that is asked for."""
         self._scheduled = False
         if self.ended.done():
             return
@@ -336,6 +331,7 @@ class CopySession:
                 encode_header(Command.REPLICATE, request),
                 b"",
                 self._answered,
+                at_once=True,
             )
         except VqError as error:
             self.end(error)
@@ -350,22 +346,26 @@ class CopySession:
             return
         self.answered_at = self._loop.time()
         self.state.unanswered -= 1
+        turn, alone = self._turn, False
+        begins = turn.begin()
         try:
             if frame is None:
                 raise ConnectionCut("the connection to the master has ended")
             response: Any = decode_reply(frame)
             self.take_answer(response, frame.body)
+            alone = self._writes_alone
+            if alone:
+                turn.hasten()  # nothing else will share the flush
+            else:
+                self.keep_waiting()
         except VqError as error:
             self.end(error)
-            return
         except Exception as error:
             logger.exception("taking what was copied failed")
             self.end(InternalError(f"{type(error).__name__}: {error}"))
-            return
-        if self._writes_alone:
-            self._turn.hasten()  # nothing else will share the flush
-        else:
-            self.keep_waiting()
+        finally:
+            if begins:
+                turn.leave(hastened=alone)
 
     def take_answer(self, response: Any, body: bytes) -> None:
         """Take the bytes of an answer.
