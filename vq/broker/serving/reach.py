@@ -13,7 +13,7 @@ from vq.broker.partition.copies import CopyPosition
 from vq.broker.partition.partition_state import ChannelState
 from vq.broker.serving.reading import check_answers, check_range, check_readable, not_followed
 from vq.errors import OffsetOutOfRange
-from vq.store.log.log import LogState
+from vq.store.log.log_config import LogState
 
 _OK: Final = LogState.OK  # looked up for each read
 _new: Final = tuple.__new__  # of a named tuple: the same without its Python-level wrapper
