@@ -425,15 +425,10 @@ static PyObject *appender_append(appender_t *self, PyObject *const *args, Py_ssi
 PyDoc_STRVAR(append_unheard_doc, "append_unheard(message, callbacks, timeout, /)\n--\n\n"
                                  "See vq.client.producer.intake.appender.Appender.append_unheard.");
 
-static PyObject *appender_append_unheard(appender_t *self, PyObject *const *args, Py_ssize_t count)
+/* Append a message with the callback of its topic, of a dict; return as ``append_one``. */
+static PyObject *append_unheard_one(appender_t *self, PyObject *message, PyObject *callbacks,
+                                    PyObject *timeout)
 {
-    if (check_count("append_unheard", count) < 0)
-        return NULL;
-    PyObject *message = args[0], *callbacks = args[1];
-    if (!PyDict_Check(callbacks)) {
-        PyErr_SetString(PyExc_TypeError, "callbacks are a dict, by topic");
-        return NULL;
-    }
     if (!Py_IS_TYPE(message, self->message) || PyTuple_GET_SIZE(message) < FIELDS_READ ||
         !PyUnicode_CheckExact(PyTuple_GET_ITEM(message, TOPIC)))
         Py_RETURN_NONE;
@@ -444,9 +439,19 @@ static PyObject *appender_append_unheard(appender_t *self, PyObject *const *args
         Py_RETURN_NONE; /* it is made when it is needed first */
     }
     Py_INCREF(callback); /* another thread may clear the dict meanwhile */
-    PyObject *future = append_one(self, message, callback, args[2]);
+    PyObject *future = append_one(self, message, callback, timeout);
     Py_DECREF(callback);
     return future;
+}
+
+static PyObject *appender_append_unheard(appender_t *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (check_count("append_unheard", count) < 0)
+        return NULL;
+    if (PyDict_Check(args[1]))
+        return append_unheard_one(self, args[0], args[1], args[2]);
+    PyErr_SetString(PyExc_TypeError, "callbacks are a dict, by topic");
+    return NULL;
 }
 
 /* Make the future of one of several messages to a topic, with a partition; see ``make_plain``. */
@@ -551,6 +556,8 @@ static PyObject *appender_use(appender_t *self, PyObject *args)
     self->places -= messages;
     Py_RETURN_NONE;
 }
+
+#include "_shortcut.h" /* methods that call what is above */
 
 /* The module ----------------------------------------------------------------------------------- */
 
@@ -684,7 +691,9 @@ static int add_types(PyObject *module)
     module_state_t *state = PyModule_GetState(module);
     if (add_type(module, &future_spec, "FutureFields", &state->future) < 0)
         return -1;
-    return add_type(module, &appender_spec, "Appender", NULL);
+    if (add_type(module, &appender_spec, "Appender", NULL) < 0)
+        return -1;
+    return add_type(module, &shortcut_spec, "Shortcut", NULL);
 }
 
 static int traverse_module(PyObject *module, visitproc visit, void *arg)
