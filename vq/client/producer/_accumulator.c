@@ -144,6 +144,7 @@ static PyObject *appender_new(PyTypeObject *type, PyObject *args, PyObject *kwar
         Py_DECREF(self);
         return NULL;
     }
+    make_bare((PyTypeObject *)future);
     self->message = (PyTypeObject *)Py_NewRef(message);
     self->future = (PyTypeObject *)Py_NewRef(future);
     self->queues = (PyTypeObject *)Py_NewRef(queues);
