@@ -37,6 +37,14 @@ static const char *const queues_slots[Q_COUNT] = {
     "appended",   "plain_bytes_max",   "usual_keys", "directed",
     "compressor", "content_bytes_max", "is_own"};
 
+/* What a text was mapped to when it was looked up last. While the dict has not changed since, it holds the
+ * value; the text is held here, so that no other one gets its address. */
+typedef struct {
+    PyObject *text;
+    PyObject *value; /* borrowed from the dict */
+    uint64_t version;
+} lookup_t;
+
 typedef struct {
     PyObject_HEAD
     PyTypeObject *message;
@@ -47,6 +55,7 @@ typedef struct {
     PyObject *topics;        /* dict: topic -> queues */
     PyObject *tag_heads;     /* dict: tag -> head */
     PyObject *any_partition; /* the object for ANY_PARTITION */
+    lookup_t last_topic, last_tag;
     Py_ssize_t queues_at[Q_COUNT];
     double timeout;
     Py_ssize_t space;
@@ -176,6 +185,8 @@ static int appender_clear(appender_t *self)
 {
 #define CLEAR(field) Py_CLEAR(field);
     HELD_BY(self, CLEAR)
+    Py_CLEAR(self->last_topic.text);
+    Py_CLEAR(self->last_tag.text);
     return 0;
 }
 
@@ -247,10 +258,31 @@ static int is_within(appender_t *self, PyObject *queues, int slot, Py_ssize_t si
     return most && PyLong_CheckExact(most) && size <= PyLong_AsSsize_t(most);
 }
 
+/* Return what a text is mapped to in a dict, borrowed; NULL: nothing, perhaps with an exception. Most sends
+ * look up the text of the send before, the same object: that takes no look at the dict. */
+static PyObject *look_up(PyObject *dict, PyObject *text, lookup_t *last)
+{
+#if PY_VERSION_HEX < 0x030C0000 /* later the number of a dict's state is not for everyone to read */
+    uint64_t version = ((PyDictObject *)dict)->ma_version_tag;
+    if (text == last->text && version == last->version)
+        return last->value;
+    PyObject *value = PyDict_GetItemWithError(dict, text); /* texts: no code runs */
+    if (value) {
+        PyObject *before = last->text;
+        *last = (lookup_t){Py_NewRef(text), value, version};
+        Py_XDECREF(before); /* a text */
+    }
+    return value;
+#else
+    (void)last;
+    return PyDict_GetItemWithError(dict, text);
+#endif
+}
+
 /* Return the queues of a topic (borrowed) to which messages may be appended now; NULL: there are none. */
 static PyObject *open_queues(appender_t *self, PyObject *topic)
 {
-    PyObject *queues = PyDict_GetItemWithError(self->topics, topic);
+    PyObject *queues = look_up(self->topics, topic, &self->last_topic);
     if (!queues || self->closed || self->space <= 0 || self->places <= 0 ||
         !Py_IS_TYPE(queues, self->queues))
         return NULL;
@@ -337,7 +369,7 @@ static int make_plain(appender_t *self, PyObject *message, usual_key_t *key, fut
         !read_key(PyTuple_GET_ITEM(message, KEY), key))
         return 0;
     if (tag != Py_None) {
-        head = PyUnicode_CheckExact(tag) ? PyDict_GetItemWithError(self->tag_heads, tag) : NULL;
+        head = PyUnicode_CheckExact(tag) ? look_up(self->tag_heads, tag, &self->last_tag) : NULL;
         if (!head)
             return PyErr_Occurred() ? -1 : 0;
     }

@@ -555,6 +555,38 @@ def test_nothing_is_lost_when_a_topic_goes(bench: Bench, round_: int) -> None:
 
 
 # The compiled type ------------------------------------------------------------------------------
+def test_topics_are_looked_up_as_they_are_now(bench: Bench) -> None:
+    """Also if each message has the same topic as the one before, as the same object or another."""
+    same = Message("t", b"x")
+    former = bench.queues
+    for _ in range(2):
+        assert bench.append(same) is not None
+    del bench.appender.topics["t"]
+    assert bench.append(same) is None
+    bench.appender.topics["t"] = latter = queues_of()
+    bench.appender.topics["other"] = other = queues_of()
+    for topic in ("t", "other", "".join("t"), "t"):
+        assert bench.append(Message(topic, b"x")) is not None
+    assert [len(each.appended) for each in (former, latter, other)] == [2, 3, 1]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_tags_are_looked_up_as_they_are_now(make: Callable[..., Appender]) -> None:
+    heads: dict[str, Any] = {"a": TAG_HEAD}
+    lock = threading.Lock()
+    appender = make(lock, lambda: 1_000.0, 60.0, lambda: None, heads, SPACE, PLACES)
+    appender.topics["t"] = queues_of()
+    tagged, found = Message("t", b"x", "a"), []
+    for head in (TAG_HEAD, (1, b"\0\0\0\1b"), None):
+        heads["a"] = head
+        if head is None:
+            del heads["a"]
+        for _ in range(2):
+            future = appender.append(tagged, None, None)
+            found.append(future and future.head)
+    assert found == [TAG_HEAD] * 2 + [(1, b"\0\0\0\1b")] * 2 + [None] * 2
+
+
 @pytest.mark.parametrize("make", MAKERS)
 def test_the_memory_of_a_future_serves_others_of_its_kind_and_of_other_kinds(
     make: Callable[..., Appender],
