@@ -10,7 +10,6 @@ import concurrent.futures
 import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
 from vq import limits
@@ -120,12 +119,7 @@ class AsyncLocalProducer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 
@@ -301,12 +295,7 @@ class AsyncLocalConsumer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _type: object, exc: BaseException | None, _trace: object) -> None:
         if exc is not None:
             self._inner.put_down()
         await self.close()

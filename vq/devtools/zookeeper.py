@@ -22,7 +22,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import util
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from vq.coordination.zookeeper.four_letter import four_letter_word
@@ -342,12 +341,7 @@ class EmbeddedZooKeeper:
             self.stop()
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _chosen(self, index: int | None) -> "list[_Server]":

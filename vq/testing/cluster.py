@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import random
-from types import TracebackType
 from typing import Any, Final, Self
 
 from vq.aio.factory import MessageFactory
@@ -220,10 +219,5 @@ class Cluster:
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
