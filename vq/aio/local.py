@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
-from vq.client.kinds import check_between
+from vq.bounds import check_between
 from vq.clock import SystemClock
 from vq.errors import InvalidState, TimedOut
 from vq.local import looks

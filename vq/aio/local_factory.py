@@ -14,10 +14,11 @@ from typing import Any, Final, NoReturn, Self
 
 from vq import limits
 from vq.aio.local import LocalQueue
+from vq.bounds import check_between
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.client.consumer.deliver.listening import check_listener
 from vq.client.future import SendCallback, check_callback, report
-from vq.client.kinds import check_between, topic_named
+from vq.client.kinds import topic_named
 from vq.client.loop_calls import call_soon
 from vq.errors import InvalidState, TimedOut, VqError
 from vq.local.factory.consumer import LOOK_S, LocalMessageConsumer

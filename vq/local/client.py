@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
-from vq.client.kinds import check_number, check_text, check_whole
+from vq.bounds import check_number, check_whole
+from vq.client.kinds import check_text
 from vq.client.producer.intake.stages import Heads
 from vq.clock import SystemClock
 from vq.errors import ConnectionCut, InvalidState, Unreachable

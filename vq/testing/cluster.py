@@ -6,10 +6,10 @@ import random
 from typing import Any, Final, Self
 
 from vq.aio.factory import MessageFactory
+from vq.bounds import check_between, check_whole
 from vq.broker.node import BrokerNode
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
-from vq.client.kinds import check_between, check_whole
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.errors import InvalidArgument, InvalidState
 from vq.limits import is_valid_name

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn, Self
 
 from vq import limits
+from vq.bounds import check_between
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.pulling_thread import check_one_thread
-from vq.client.kinds import check_between, check_function, check_takes_message
+from vq.client.kinds import check_function, check_takes_message
 from vq.coordination.tree.values.group_terms import OnBadRecord, OnFailure
 from vq.errors import InvalidArgument, InvalidState, LeaseLost, VqError
 from vq.local.factory.queues import LocalQueues
