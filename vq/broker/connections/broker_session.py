@@ -163,30 +163,47 @@ class BrokerSession(asyncio.Protocol):
         if left <= 0 or self._later is not None or self._outgoing.congested:
             self._wait(server.line, (), data)
             return
-        if left == REQUESTS_PER_TURN:
-            server.turn.schedule()  # its end begins the next one
-        events = self.connection.receive_data(data)
-        server.requests_left = left - len(events)
-        handled = self._handle(events if len(events) <= left else events[:left])
-        if handled < len(events) and self._closing_since is None:
-            line = server.held if handled < left and not self.congested else server.line
-            self._wait(line, events[handled:], data)
-        elif handled == 1:
-            self._hasten()
+        turn, is_done = server.turn, False
+        turn.is_held = True
+        try:
+            events = self.connection.receive_data(data)
+            server.requests_left = left - len(events)
+            handled = self._handle(events if len(events) <= left else events[:left])
+            if handled < len(events) and self._closing_since is None:
+                line = server.held if handled < left and not self.congested else server.line
+                self._wait(line, events[handled:], data)
+            elif handled == 1:
+                is_done = self._hasten()
+            if (
+                handled != 1
+                or left <= REQUESTS_PER_TURN // 2
+                or self._gathered
+                or server.held.addresses
+                or server.line.addresses
+            ):
+                turn.schedule()  # its end begins the next one
+                is_done = False
+        finally:
+            turn.release(is_done=is_done)
 
-    def _hasten(self) -> None:
+    def _hasten(self) -> bool:
         """Begin now what otherwise begins with the end of the turn: the peer sent one request.
 
         It waits for its answer, most likely, and what it began or completed is shared by nothing.
+
+        Returns:
+            Whether all is done that the end of the turn would do.
         """
         server = self._server
-        if server.requests_waiting == 1 == self.in_flight:
+        if server.requests_waiting == self.in_flight <= 1:
             server.turn.hasten()  # nobody else's message could share a flush with this one,
             server.turn.write_out()  # or an answer to a copy
-        elif self.connection.principal.proved and server.requests_waiting <= 1:
+            return True
+        if self.connection.principal.proved and server.requests_waiting <= 1:
             server.turn.write_out()  # a copy told what it has, by which a PUT is stored, perhaps
         elif self._outgoing.waits:
             self.write_out()
+        return False
 
     def _handle(self, events: Sequence[Opened | Request | Closing]) -> int:
         """Have requests handled while the node has room, then see whether to go on reading.
@@ -619,7 +636,8 @@ class BrokerSession(asyncio.Protocol):
             server.requests_waiting -= 1
             self.put_bytes -= request_id.size
             server.put_bytes -= request_id.size
-        self._send(buffers)
+        if self._outgoing.add(buffers):
+            server.turn.add(self)
         if self._paused:
             self.maybe_resume()
 
