@@ -15,7 +15,7 @@ that the peer does not take waits until it does, and costs next to nothing meanw
 A request for which the node has no room waits, unhandled, until there is some:
 
     request                          takes                    beyond the bound of the node
-    GET, FETCH                       a read                   is refused
+    GET, FETCH, REPLICATE            a read                   is refused
     others, above all PUT            a request, its bytes     waits for room
     any of a member of the cluster   the same                 is handled
     HELLO, AUTHENTICATE, PROVE       nothing                  is handled
@@ -34,8 +34,8 @@ from vq.broker.connections.outgoing import Outgoing
 from vq.broker.connections.owing import FREE_BYTES, REFUSED_BYTES, UNTAKEN_S, Owing
 from vq.broker.connections.shares import (
     CUT_PER_REQUEST,
+    HASTENED_LEFT,
     PIECE_BYTES,
-    REQUESTS_PER_TURN,
     SMALL_PIECE_BYTES,
     TurnLine,
     WaitingInput,
@@ -163,8 +163,8 @@ class BrokerSession(asyncio.Protocol):
         if left <= 0 or self._later is not None or self._outgoing.congested:
             self._wait(server.line, (), data)
             return
-        turn, is_done = server.turn, False
-        turn.is_held = True
+        turn, hastened = server.turn, False
+        begins = turn.begin()
         try:
             events = self.connection.receive_data(data)
             server.requests_left = left - len(events)
@@ -173,35 +173,30 @@ class BrokerSession(asyncio.Protocol):
                 line = server.held if handled < left and not self.congested else server.line
                 self._wait(line, events[handled:], data)
             elif handled == 1:
-                is_done = self._hasten()
-            if (
-                handled != 1
-                or left <= REQUESTS_PER_TURN // 2
-                or self._gathered
-                or server.held.addresses
-                or server.line.addresses
-            ):
+                hastened = self._hasten()
+            if handled != 1 or server.gathered_bytes or server.requests_left <= HASTENED_LEFT:
                 turn.schedule()  # its end begins the next one
-                is_done = False
+                hastened = False
         finally:
-            turn.release(is_done=is_done)
+            if begins:
+                turn.leave(hastened=hastened)
 
     def _hasten(self) -> bool:
-        """Begin now what otherwise begins with the end of the turn: the peer sent one request.
+        """Do now what otherwise is done at the end of the turn: the peer sent one request.
 
         It waits for its answer, most likely, and what it began or completed is shared by nothing.
 
         Returns:
-            Whether all is done that the end of the turn would do.
+            Whether nothing of it is left to do.
         """
         server = self._server
-        if server.requests_waiting == self.in_flight <= 1:
-            server.turn.hasten()  # nobody else's message could share a flush with this one,
-            server.turn.write_out()  # or an answer to a copy
+        waiting = server.requests_waiting
+        # Nobody else's message could share a flush with this one, or an answer to a copy; or a
+        # copy told what it has, by which a PUT is stored, perhaps.
+        if waiting <= 1 and (waiting == self.in_flight or self.connection.principal.proved):
+            server.turn.hasten()
             return True
-        if self.connection.principal.proved and server.requests_waiting <= 1:
-            server.turn.write_out()  # a copy told what it has, by which a PUT is stored, perhaps
-        elif self._outgoing.waits:
+        if self._outgoing.waits:
             self.write_out()
         return False
 
