@@ -12,8 +12,6 @@ from typing import Final, TypeAlias
 from vq import limits
 from vq.remoting.frames import FrameParser
 
-__all__ = ["CLEAR_BYTES", "FrameProtocol", "Receiver", "shared"]
-
 #: Received at once, but for the rest of large bodies.
 RECEIVED_BYTES: Final = 256 * limits.KIB
 #: Received at once where a large frame is likely to begin: so little of it is copied.

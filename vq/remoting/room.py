@@ -13,8 +13,6 @@ try:
 except ImportError:  # nothing compiled it
     _room = None  # type: ignore[assignment]
 
-__all__ = ["contents", "new_room", "python_contents", "python_new_room"]
-
 
 def python_new_room(size: int, /) -> memoryview:
     """Return a view of so many new bytes, to write them; what they are before is not defined.
