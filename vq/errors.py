@@ -3,6 +3,7 @@
     VqError
     ├── InvalidArgument        the caller passed something unusable (also a ValueError)
     ├── InvalidState           the object cannot do this now: closed, forked, not started
+    │   └── NotShared          a message of no shared group is to be settled (an AttributeError)
     ├── Refused                done? No, certainly not. Safe to try again as it stands.
     │   ├── (one class per status, below)
     ├── OutcomeUnknown         done? Perhaps. Only a resend with the same sequence tells, or a look.
@@ -98,6 +99,18 @@ class InvalidArgument(VqError, ValueError):
 
 class InvalidState(VqError):
     """The object cannot do this now: it is closed, was not started, or the process was forked."""
+
+
+class NotShared(InvalidState, AttributeError):
+    """The message is of no shared group, so it cannot be settled by itself.
+
+    It is an ``AttributeError``, too: ``hasattr`` tells which messages can be.
+    """
+
+    hint = (
+        "make the consumer with model='shared'; in another group a message is handled when its "
+        "listener returns, or with the next call of get_many"
+    )
 
 
 class NotPublished(InvalidState):

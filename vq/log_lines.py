@@ -133,14 +133,17 @@ class _LineWriter:
 
     def __init__(self) -> None:
         self._lines: deque[tuple[contextvars.Context, logging.Logger, logging.LogRecord]] = deque()
-        self._changed = threading.Condition()  # guards the rest; reentrant: finalizers log
+        # Guards the rest; reentrant: finalizers log. Entered as the lock that it is: where the
+        # handler of a signal raises in the entry of a condition, the lock stays taken.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._is_running = False
         self._written_at = 0.0
         self._dropped = 0
 
     def write(self, logger: logging.Logger, record: logging.LogRecord) -> None:
         """Have a record written, or lose it if none has been written for ``STALLED_S``."""
-        with self._changed:
+        with self._lock:
             if self._is_running or self._start():
                 self._append(logger, record)
                 return
@@ -169,13 +172,13 @@ class _LineWriter:
 
     def drain(self, timeout_s: float) -> None:
         """Wait, at most so long, until everything is written."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: not self._lines, timeout_s)
 
     def _run(self) -> None:
         while True:
             self._write_all()
-            with self._changed:
+            with self._lock:
                 if not self._changed.wait_for(lambda: self._lines, _IDLE_S):
                     self._is_running = False
                     return
@@ -187,7 +190,7 @@ class _LineWriter:
                 context.run(logger.handle, record)
             except BaseException:  # noqa: BLE001 - a handler cannot end the program from here
                 _show_failure()
-            with self._changed:
+            with self._lock:
                 self._lines.popleft()  # now: ``drain`` waits for what is being written, too
                 self._written_at = time.monotonic()
                 dropped, self._dropped = self._dropped, 0

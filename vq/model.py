@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
 from vq import limits
-from vq.errors import InvalidArgument, VqError
+from vq.errors import InvalidArgument, NotShared, VqError
 from vq.reserved import (
     DeliveryFailure,
     MessageOrigin,
@@ -608,6 +608,26 @@ class Message(NamedTuple):
         """Of a request: where ``producer.reply`` sends the reply; None: nobody waits for one."""
         return address_in(self.headers)
 
+
+class _OfSharedGroups:
+    """A method that only messages of shared groups have: using it on another one says so.
+
+    A descriptor, not ``__getattr__``, which would make each use of any field slower.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, message: Message | None, kind: type) -> Any:
+        raise NotShared(
+            f"a {kind.__name__} has no {self._name}(): only a message that a consumer of a shared "
+            "group has received has it"
+        )
+
+
+for _name in ("ack", "nack", "reject", "extend"):
+    # Set from here: a type checker is to take none of them for a method of every message.
+    setattr(Message, _name, _OfSharedGroups(_name))
 
 if construct is not None:
     construct(Message)  # replaces the named tuple's constructor, a slower Python function

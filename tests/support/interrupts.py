@@ -67,10 +67,14 @@ class Interrupter:
             self._last[frame] = here
             if name in _PLACES and handler == here[1]:
                 self._left -= 1
-                if self._left < 0:
+                if self._left < 0 and not self.reached:
                     self.reached = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
-                    raise Interrupted
+                    self.handle()
         return self._step
+
+    def handle(self) -> None:
+        """Do what the handler does."""
+        raise Interrupted
 
 
 def instructions(code: CodeType) -> dict[int, tuple[str, int]]:

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from vq.errors import InvalidArgument
+from vq.client.consumer.shared.work import SharedMessage
+from vq.errors import InvalidArgument, NotShared
 from vq.model import (
     ARCHIVE_PLACES,
     Address,
     Compression,
     DivertedResult,
     FlushMode,
+    Message,
     SendResult,
     TopicSettings,
     check_archive_place,
@@ -222,3 +224,15 @@ def test_an_archive_is_opened_at_a_place_or_below(
 def test_a_place_of_archives_is_a_url(places: object) -> None:
     with pytest.raises(InvalidArgument, match=r"archive_places: .* is not a URL"):
         check_archive_places(places)
+
+
+@pytest.mark.parametrize("name", ["ack", "nack", "reject", "extend"])
+def test_a_message_of_no_shared_group_says_why_it_cannot_be_settled(name: str) -> None:
+    """And ``hasattr`` tells both kinds apart."""
+    message = Message("t", b"x")
+    with pytest.raises(NotShared, match=rf"no {name}\(\)") as raised:
+        getattr(message, name)
+    assert "model='shared'" in raised.value.hint
+    assert not hasattr(message, name)
+    assert hasattr(tuple.__new__(SharedMessage, message), name)
+    assert pickle.loads(pickle.dumps(message)) == message

@@ -24,8 +24,6 @@ from vq.local.settings import COUNT_MAX, LocalQueueConfig, config_of, directory_
 from vq.model import Message, check_timeout
 from vq.store.disk.real_disk import RealDisk
 
-__all__ = ["LocalQueue"]
-
 _monotonic: Final = time.monotonic
 
 

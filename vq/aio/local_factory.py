@@ -31,8 +31,6 @@ from vq.message_filter import Wanting
 from vq.model import Message, SendResult, check_timeout
 from vq.tasks import cancellation_of
 
-__all__ = ["AsyncLocalConsumer", "AsyncLocalProducer"]
-
 _monotonic: Final = time.monotonic
 
 

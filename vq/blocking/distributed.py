@@ -23,8 +23,6 @@ from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import TransactRequest
 from vq.reserved import TRANSACTIONS_TOPIC
 
-__all__ = ["DistributedTransaction", "distributed"]
-
 logger = get_logger(__name__)
 
 #: From its begin until all of it is prepared: the journal takes no number that is older than 300 s.

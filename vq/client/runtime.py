@@ -3,15 +3,13 @@
 import asyncio
 import contextlib
 import itertools
-import math
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import uvloop
 
@@ -21,6 +19,7 @@ from vq.client.loop_calls import call_soon
 from vq.errors import InvalidArgument, InvalidState, TimedOut
 from vq.log_lines import get_logger, never_wait
 from vq.model import check_timeout
+from vq.waits import LoopWork
 
 logger = get_logger(__name__)
 T = TypeVar("T")
@@ -28,105 +27,11 @@ _CANCEL_S = 5.0
 _STOP_S = 10.0
 _EXIT_S = 3.0
 LOOK_S = 5.0
-#: A wait looks so often whether a signal came just before it, or to another thread.
-SIGNALS_S = 1.0
 #: So long a callback may keep the loop while the last work waits.
 HANGS_S = 30.0
 
 _SHUT_DOWN = "the factory is shut down"
 _OPEN: "weakref.WeakSet[LoopThread]" = weakref.WeakSet()
-
-
-class _LoopWork(Generic[T]):
-    """Work on a loop, and the thread that waits for its end.
-
-    A plain lock, and no future of ``concurrent``, which has a condition: where the handler of a
-    signal raises in the entry of a condition, its lock stays taken, and the loop would wait for it
-    for ever. Where it raises in the wait, RuntimeError may take the place of what it raised.
-    """
-
-    def __init__(self) -> None:
-        self._ended = threading.Lock()
-        self._ended.acquire()
-        self.is_done = False
-        self._is_given_up = False
-        self._task: asyncio.Task[T] | None = None
-        self._results: list[T] = []
-        self._error: BaseException | None = None
-
-    # On the loop
-    def call(self, work: Callable[[], T]) -> None:
-        """Call a function."""
-        if self._is_given_up:
-            return
-        try:
-            self._end(work())
-        except BaseException as error:  # noqa: BLE001 - it is the caller's
-            self._fail(error)
-
-    def begin(self, work: Coroutine[Any, Any, T]) -> None:
-        """Run a coroutine."""
-        if self._is_given_up:
-            work.close()
-            return
-        self._task = asyncio.get_running_loop().create_task(work)
-        self._task.add_done_callback(self._task_ended)
-
-    def _task_ended(self, task: asyncio.Task[T]) -> None:
-        if task.cancelled():
-            self._fail(CancelledError())
-            return
-        error = task.exception()
-        if error is not None:
-            self._fail(error)
-        else:
-            self._end(task.result())
-
-    def _end(self, result: T) -> None:
-        self._results.append(result)
-        self.is_done = True
-        self._ended.release()
-
-    def _fail(self, error: BaseException) -> None:
-        self._error = error
-        self.is_done = True
-        self._ended.release()
-
-    def cancel(self) -> None:
-        """End it, if it has not ended; nobody waits for it."""
-        if self._task is not None:
-            self._task.cancel()
-
-    # In the thread
-    def give_up(self) -> bool:
-        """Have it not begun; return whether it has not ended. The caller has it cancelled."""
-        self._is_given_up = True
-        return not self.is_done
-
-    def has_ended(self, timeout: float | None) -> bool:
-        """Wait for its end, at most so many seconds; return whether it came.
-
-        Only a signal that comes during the wait ends it. One that comes between the last
-        instruction and the wait, or that the kernel gives to another thread, is seen when the wait
-        ends: without a bound, a ctrl-C would be lost.
-        """
-        ends = math.inf if timeout is None else time.monotonic() + timeout
-        while not self.is_done:
-            left = ends - time.monotonic()
-            if left <= 0:
-                return False
-            self._ended.acquire(timeout=min(left, SIGNALS_S))
-        return True
-
-    def result(self) -> T:
-        """Return what came of it, once it has ended; once."""
-        error, self._error = self._error, None
-        if error is None:
-            return self._results.pop()
-        try:
-            raise error
-        finally:
-            del error  # its frames refer to it
 
 
 class LoopThread:
@@ -272,7 +177,7 @@ class LoopThread:
                 raise
 
     def _check_runs(self) -> None:
-        looks: _LoopWork[None] = _LoopWork()
+        looks: LoopWork[None] = LoopWork()
         call_soon(self.loop, looks.call, lambda: None)
         if not looks.has_ended(HANGS_S):
             if self._ended:
@@ -299,11 +204,11 @@ class LoopThread:
 
     def call(self, work: Callable[[], T]) -> T:
         """Call a function on the loop, outside of a task, and return its result; see ``run``."""
-        called: _LoopWork[T] = _LoopWork()
+        called: LoopWork[T] = LoopWork()
         self._give(called.call, work)
         return self._result(called, None)
 
-    def _result(self, work: _LoopWork[T], bound: float | None) -> T:
+    def _result(self, work: LoopWork[T], bound: float | None) -> T:
         if not work.has_ended(bound) and work.give_up():
             call_soon(self.loop, work.cancel)
             raise TimedOut(f"no result within {bound} s")
@@ -312,8 +217,8 @@ class LoopThread:
         except CancelledError:
             raise InvalidState(_SHUT_DOWN) from None
 
-    def _hand_over(self, work: Coroutine[Any, Any, T]) -> _LoopWork[T]:
-        begun: _LoopWork[T] = _LoopWork()
+    def _hand_over(self, work: Coroutine[Any, Any, T]) -> LoopWork[T]:
+        begun: LoopWork[T] = LoopWork()
         try:
             self._give(begun.begin, work)
         except InvalidState:

@@ -32,6 +32,7 @@ from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting.ports import LOOPBACK, free_port, port_error
 from vq.security.tls import ClientCertificates, Tls
+from vq.waits import Latch
 
 logger = get_logger(__name__)
 
@@ -450,11 +451,11 @@ class _Server:
         self.election_port = 0
         self.secure_port = 0
         self.process: subprocess.Popen[bytes] | None = None
-        self._ended = threading.Event()
+        self._ended = Latch()
 
     @property
     def running(self) -> bool:
-        return self.process is not None and not self._ended.is_set()
+        return self.process is not None and not self._ended.is_set
 
     @property
     def address(self) -> Address:
@@ -511,8 +512,8 @@ class _Server:
         The kernel's parent-death signal comes when the parent *thread* ends, so a worker of an
         executor must not be the parent.
         """
-        launched = threading.Event()
-        self._ended = ended = threading.Event()
+        launched = Latch()
+        self._ended = ended = Latch()
         failure: list[OSError] = []
 
         def own() -> None:

@@ -35,8 +35,6 @@ from vq.local.wire import (
 )
 from vq.model import Message, check_timeout
 
-__all__ = ["LocalQueueClient"]
-
 #: A longer wait is asked for anew, so that the owner notices a client that was killed.
 _TAKE_S: Final = 30.0
 _HELLO_S: Final = 10.0

@@ -13,21 +13,6 @@ from vq.shown import shown
 from vq.store.records.format import FLAG_PROPERTIES, FLAG_TAG
 from vq.store.records.record import Properties, Record, decode_properties, encode_properties
 
-__all__ = [
-    "IDEMPOTENCY_HEADER",
-    "LANE_TOPIC",
-    "LATER",
-    "PRIORITIES",
-    "PRIORITY_MAX",
-    "LocalItem",
-    "check_item",
-    "content_of",
-    "copy_for_later",
-    "delay_of",
-    "due_ms_after",
-    "item_to_put",
-]
-
 #: The highest priority; each one from 0 on is a lane, and a higher one goes first.
 PRIORITY_MAX: Final = 2
 PRIORITIES: Final = PRIORITY_MAX + 1

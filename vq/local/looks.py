@@ -13,17 +13,6 @@ from vq.local.items import LATER, LocalItem
 from vq.model import Message, choice_of
 from vq.shown import shown
 
-__all__ = [
-    "ListedMessage",
-    "LocalQueueMetrics",
-    "MessageStanding",
-    "list_messages",
-    "metrics_of",
-    "peek",
-    "purge",
-    "requeue",
-]
-
 LIST_MAX: Final = 100_000
 
 

@@ -6,8 +6,6 @@ from vq.client.kinds import check_between, check_whole
 from vq.local.items import LocalItem
 from vq.local.settings import COUNT_MAX, several
 
-__all__ = ["complete_each", "taken", "whole_numbers"]
-
 
 def taken(
     take: Callable[[float | None], LocalItem | None],

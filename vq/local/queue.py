@@ -22,8 +22,6 @@ from vq.model import Message, check_timeout
 from vq.store.disk.disk import Disk
 from vq.store.disk.real_disk import RealDisk
 
-__all__ = ["LocalQueue"]
-
 _BYTES_MAX: Final = limits.MESSAGE_BYTES_MAX
 _monotonic: Final = time.monotonic
 

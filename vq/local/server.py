@@ -41,6 +41,7 @@ from vq.local.wire import (
     written_item,
 )
 from vq.log_lines import get_logger
+from vq.waits import Latch
 
 __all__ = ["LocalQueueServer"]
 
@@ -84,7 +85,7 @@ class LocalQueueServer:
         self._lock = threading.Lock()
         self._items: dict[tuple[str, int], LocalItem] = {}  # by client, and its handle
         self._look_at = _ITEMS_LOOK  # so many items
-        self._closing = threading.Event()
+        self._closing = Latch()
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._clients: Counter[str] = Counter()
         core = queue._core
@@ -111,7 +112,7 @@ class LocalQueueServer:
 
         In the child of a fork it does nothing: the server is its parent's.
         """
-        if self._closing.is_set():
+        if self._closing.is_set:
             return
         self._closing.set()
         with contextlib.suppress(OSError):
@@ -131,19 +132,18 @@ class LocalQueueServer:
 
     def _leave_to_parent(self) -> None:
         """Close what a child of a fork has of it, so that clients notice the end of the owner."""
-        self._closing = threading.Event()  # another thread may have had the lock of the first one
         self._closing.set()
         for each in (self._listener, *self._connections):
             each.close()
 
     def _accept(self) -> None:
         told = False
-        while not self._closing.is_set():
+        while not self._closing.is_set:
             try:
                 connection, _ = self._listener.accept()
                 told = self._begin(connection) and told
             except (OSError, RuntimeError) as error:  # RuntimeError: there is no thread left
-                if not told and not self._closing.is_set():
+                if not told and not self._closing.is_set:
                     logger.error("cannot accept connections", path=self._path, error=error)
                 told = True
                 self._closing.wait(_ACCEPT_PAUSE_S)

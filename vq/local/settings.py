@@ -12,16 +12,6 @@ from vq.errors import InvalidArgument
 from vq.model import Message, check_name, choice_of
 from vq.shown import shown
 
-__all__ = [
-    "COUNT_MAX",
-    "LocalQueueConfig",
-    "WhenCrowded",
-    "config_of",
-    "directory_of",
-    "given_directory",
-    "several",
-]
-
 T = TypeVar("T")
 COUNT_MAX: Final = 2**31
 

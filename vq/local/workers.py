@@ -38,8 +38,6 @@ from vq.log_lines import get_logger
 from vq.model import Key, Message
 from vq.shown import shown
 
-__all__ = ["LocalWorkers", "NotHandled"]
-
 logger = get_logger(__name__)
 
 #: What a handler returns: nothing, what goes to the next queue, or that its message is tried again.

@@ -1,7 +1,6 @@
 """A blocking connection to one broker, for threads that wait for their answer."""
 
 import ssl
-import threading
 import time
 
 from vq.errors import Unreachable, VqError
@@ -20,6 +19,7 @@ from vq.remoting.login import ANONYMOUS_LOGIN, Login
 from vq.remoting.messages import delay_of
 from vq.remoting.transport import BlockingStream, Network
 from vq.security.tls import closed_early, why_no_tls
+from vq.waits import Latch
 
 
 class BlockingConnection:
@@ -53,7 +53,7 @@ class BlockingConnection:
         self._stream: BlockingStream | None = None
         self._state = ClientConnection(login)
         self._rests_until = 0.0
-        self._interrupted = threading.Event()
+        self._interrupted = Latch()
 
     def exchange(self, command: int, header: bytes, body: Buffer, timeout: float) -> Frame:
         """Send one request and return its reply, within ``timeout`` seconds, connecting included.

@@ -17,8 +17,6 @@ from vq.remoting.wire_pb2 import (
     ReplicateRequest,
 )
 
-__all__ = ["FetchState"]
-
 #: Of a header; what is left goes into the next request.
 _ITEMS_BYTES_MAX = limits.FRAME_HEADER_BYTES_MAX // 2
 #: An item's tag and length, and what the caller adds to it.

@@ -23,6 +23,7 @@ from vq.errors import AddressUnavailable, Unreachable
 from vq.model import Address, is_host
 from vq.remoting.memory_stream import MemoryStream
 from vq.remoting.transport import all_alike, seconds_left
+from vq.waits import LoopWork
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
@@ -137,14 +138,21 @@ class MemoryNetwork:
         listener = self.listeners.get(address)
         if listener is None:
             raise Unreachable(f"cannot connect to {address}: nobody listens there")
-        connecting = asyncio.run_coroutine_threadsafe(
-            self.connect_from(host, address, lambda: MemoryStream(listener.loop)), listener.loop
-        )
+        loop = listener.loop
+        connecting: LoopWork[tuple[asyncio.Transport, MemoryStream]] = LoopWork()
         try:
-            _, stream = connecting.result(seconds_left(deadline))
-        except TimeoutError:
-            connecting.cancel()
-            raise Unreachable(f"cannot connect to {address}: no answer in time") from None
+            loop.call_soon_threadsafe(
+                connecting.begin, self.connect_from(host, address, lambda: MemoryStream(loop))
+            )
+            if not connecting.has_ended(seconds_left(deadline)):
+                raise TimeoutError("no answer in time")
+            _, stream = connecting.result()
+        except BaseException as error:
+            if connecting.give_up():
+                loop.call_soon_threadsafe(connecting.cancel)
+            if isinstance(error, TimeoutError):
+                raise Unreachable(f"cannot connect to {address}: no answer in time") from None
+            raise
         return stream
 
     def at(self, host: str) -> "MemoryHost":

@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
-import queue
+from collections import deque
 from typing import cast
 
 from vq.remoting.frames import Buffer
 from vq.remoting.transport import seconds_left
+from vq.waits import Latch
 
 __all__ = ["MemoryStream"]
 
@@ -18,7 +19,8 @@ class MemoryStream(asyncio.Protocol):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._received: queue.Queue[bytes] = queue.Queue()
+        self._received: deque[bytes] = deque()
+        self._came = Latch()  # what the thread that receives waits for
         self._transport: asyncio.Transport | None = None
         self._ended = False
 
@@ -28,7 +30,8 @@ class MemoryStream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by the transport, on the loop."""
-        self._received.put(data)
+        self._received.append(data)
+        self._came.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the transport, on the loop."""
@@ -44,17 +47,18 @@ class MemoryStream(asyncio.Protocol):
 
     def receive(self, deadline: float) -> bytes:
         """See ``BlockingStream.receive``."""
-        if self._ended and self._received.empty():
-            return b""
-        try:
-            return self._received.get(timeout=seconds_left(deadline))
-        except queue.Empty:
-            raise TimeoutError("no answer in time") from None
+        while not self._received:
+            self._came = came = Latch()
+            if self._ended:
+                return b""
+            if not self._received and not came.wait(seconds_left(deadline)):
+                raise TimeoutError("no answer in time")
+        return self._received.popleft()
 
     def interrupt(self) -> None:
         """See ``BlockingStream.interrupt``."""
         self._ended = True
-        self._received.put(b"")
+        self._came.set()
 
     def close(self) -> None:
         """See ``BlockingStream.close``."""

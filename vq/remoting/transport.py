@@ -5,7 +5,6 @@ It uses asyncio's protocols and transports, so it works on any loop (uvloop or a
 """
 
 import asyncio
-import concurrent.futures
 import contextlib
 import os
 import resource
@@ -32,6 +31,7 @@ from vq.remoting.spin import ANSWER_SPIN_S, Spin, has_cores
 from vq.remoting.tls_transport import TlsTransport
 from vq.security.tls import why_no_tls
 from vq.tasks import begin_task
+from vq.waits import Latch
 
 logger = get_logger(__name__)
 
@@ -420,19 +420,23 @@ def _resolve(address: Address, deadline: float) -> list[Any]:
     host, port = address
     with contextlib.suppress(socket.gaierror):
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    found: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
+    found: list[Any] = []
+    failed: list[Exception] = []
+    ended = Latch()
 
     def ask() -> None:
         try:
-            found.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except OSError as error:
-            found.set_exception(error)
+            found.extend(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except Exception as error:  # noqa: BLE001 - it is the caller's
+            failed.append(error)
+        ended.set()
 
     threading.Thread(target=ask, name="vq-resolve", daemon=True).start()
-    try:
-        return found.result(seconds_left(deadline))
-    except TimeoutError:
-        raise TimeoutError(f"the name {host} was not resolved in time") from None
+    if not ended.wait(seconds_left(deadline)):
+        raise TimeoutError(f"the name {host} was not resolved in time")
+    if failed:
+        raise failed[0]
+    return found
 
 
 def seconds_left(deadline: float) -> float:

@@ -25,8 +25,6 @@ from vq.serializers import Json, Serializer
 from vq.shown import shown
 from vq.worker.arguments import Parameters
 
-__all__ = ["TASK_HEADER", "Task", "UnknownTask", "name_in", "task"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

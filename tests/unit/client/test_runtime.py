@@ -18,9 +18,10 @@ from support.raising_logs import raising_logs
 from support.threads import in_thread, spawn
 
 from vq.client.future import CALLBACK_THREADS, SendFuture
-from vq.client.runtime import LoopThread, _LoopWork
+from vq.client.runtime import LoopThread
 from vq.errors import InvalidArgument, InvalidState, TimedOut
 from vq.testing.waiting import WAIT_S, block_until
+from vq.waits import LoopWork
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_work_that_ends_just_at_its_time_has_its_result(
 ) -> None:
     """Between the end of the waiting and the look at what came of it."""
 
-    class Late(_LoopWork[int]):
+    class Late(LoopWork[int]):
         def has_ended(self, timeout: float | None) -> bool:
             self.call(lambda: 5)
             return False
@@ -80,7 +81,7 @@ def test_an_interrupt_ends_a_wait_that_does_not_hear_of_it(
     runtime: LoopThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another thread gets the signal; one that comes just before the wait is as silent."""
-    monkeypatch.setattr("vq.client.runtime.SIGNALS_S", 0.01)
+    monkeypatch.setattr("vq.waits.SIGNALS_S", 0.01)
 
     async def interrupt() -> None:
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)  # the loop's own thread
@@ -103,7 +104,7 @@ def test_an_interrupt_anywhere_in_a_wait_is_raised_and_leaves_the_loop_going(
 
     for place in itertools.count():
         interrupter = Interrupter(
-            place, "client/runtime.py", f"{os.sep}threading.py", "concurrent/futures"
+            place, "client/runtime.py", "vq/waits.py", f"{os.sep}threading.py", "concurrent/futures"
         )
         if is_task:
             runtime.loop.call_soon_threadsafe(time.sleep, 0.001)
@@ -196,7 +197,7 @@ def test_a_stopped_thread_no_longer_counts_as_one_that_tells(runtime: LoopThread
 
 FORK = """
 import asyncio, os, sys
-from vq.client.runtime import LoopThread, _LoopWork
+from vq.client.runtime import LoopThread
 from vq.errors import InvalidState
 
 async def one():
@@ -232,7 +233,7 @@ assert not forgotten
 FORK_AND_WAIT = """
 import os, threading
 from vq.client import future
-from vq.client.runtime import LoopThread, _LoopWork
+from vq.client.runtime import LoopThread
 from vq.errors import TimedOut
 from vq.model import SendResult
 

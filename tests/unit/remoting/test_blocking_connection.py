@@ -1,11 +1,16 @@
 """What bounds the time of a thread that waits; tests with real peers are in tests/integration."""
 
+import contextlib
+import itertools
+import os
 import threading
 import time
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from support.interrupts import Interrupted, Interrupter
+from support.threads import spawn
 
 from vq.errors import NotAuthenticated, Unreachable
 from vq.model import Address
@@ -18,6 +23,7 @@ from vq.remoting.membership import Principal
 from vq.remoting.messages import decode_reply, encode_delay
 from vq.remoting.wire_pb2 import HelloRequest, PingRequest, PingResponse
 from vq.security.scram import MECHANISM, ScramUser, ServerFirst, derive
+from vq.testing.waiting import WAIT_S
 
 
 class NobodyThere:
@@ -238,3 +244,25 @@ def test_a_thread_that_is_not_taken_sends_nothing(login: Login) -> None:
     with pytest.raises(Unreachable) as refusal:
         blocking(login).exchange(Command.PUT, b"", b"", 1e3)
     assert isinstance(refusal.value.__cause__, NotAuthenticated)
+
+
+def test_an_interrupt_anywhere_in_the_wait_for_a_quota_keeps_no_loop_from_ending_it() -> None:
+    """The loop shares no condition with the thread: one that is left locked would stop it."""
+    ping = PingRequest().SerializeToString()
+    for place in itertools.count():
+        broker: Any = Broker(None, delay_s=0.005)
+        connection = BlockingConnection(
+            broker, Address("b", 1), client_id="c", cluster="c", timeout=1e3
+        )
+        connection.exchange(Command.PING, ping, b"", 1e3)
+        interrupter = Interrupter(
+            place, "remoting/blocking_connection.py", "vq/waits.py", f"{os.sep}threading.py"
+        )
+        with contextlib.suppress(Interrupted):
+            interrupter.run(
+                lambda connection=connection: connection.exchange(Command.PING, ping, b"", 1e3)
+            )
+        spawn(connection.interrupt).result(WAIT_S)
+        if not interrupter.reached:
+            break
+    assert place > 10

@@ -1,15 +1,22 @@
 """The in-memory network: latency, cuts, hosts that die, and runs that repeat from a seed."""
 
 import asyncio
+import contextlib
+import itertools
+import os
 import random
+import threading
+import time
 from typing import cast
 
 import pytest
+from support.interrupts import Interrupted, Interrupter
 
+from vq.client.runtime import LoopThread
 from vq.errors import Unreachable
 from vq.model import Address
 from vq.remoting.memory import MemoryNetwork
-from vq.testing.waiting import until
+from vq.testing.waiting import WAIT_S, until
 
 BROKER = Address("broker", 8123)
 
@@ -166,3 +173,48 @@ async def test_a_seed_repeats_the_same_chunks(seed: int) -> None:
     assert first == second
     assert b"".join(first) == b"".join(b"%03d" % number for number in range(50))
     assert any(len(chunk) % 3 for chunk in first), "no write was cut inside"
+
+
+class Echo(asyncio.Protocol):
+    """Sends back what it gets."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(data)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_anywhere_in_a_blocking_stream_leaves_the_loop_going() -> None:
+    """The loop shares no condition with the thread: one that is left locked would stop it."""
+    runtime = LoopThread("test")
+    network = MemoryNetwork()
+    runtime.run(network.at("broker").listen(BROKER, Echo))
+
+    def exchange() -> bytes:
+        deadline = time.monotonic() + WAIT_S
+        stream = network.open_stream(BROKER, deadline)
+        stream.send(b"one", deadline)
+        found = stream.receive(deadline)
+        stream.close()
+        return found
+
+    for place in itertools.count():
+        interrupter = Interrupter(
+            place,
+            *("remoting/memory.py", "remoting/memory_stream.py", "vq/waits.py"),
+            *(f"{os.sep}threading.py", f"{os.sep}queue.py", "concurrent/futures"),
+        )
+        found = b""
+        with contextlib.suppress(Interrupted):
+            found = interrupter.run(exchange)
+        goes_on = threading.Event()
+        runtime.loop.call_soon_threadsafe(goes_on.set)
+        assert goes_on.wait(WAIT_S), interrupter.reached
+        if not interrupter.reached:
+            break
+    assert found == b"one"
+    assert place > 20
+    runtime.stop()

@@ -1,6 +1,9 @@
 """TCP: what the kernel refuses is told with the address; the rest is in the network contract."""
 
+import _thread
 import asyncio
+import itertools
+import os
 import socket
 import threading
 import time
@@ -9,12 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.interrupts import Interrupted, Interrupter
 
 from vq.errors import AddressUnavailable, Refused, Unreachable
 from vq.model import Address
 from vq.remoting import transport
 from vq.remoting.transport import TcpListener, TcpNetwork, tune
-from vq.testing.waiting import until
+from vq.testing.waiting import block_until, until
 
 
 async def test_an_address_of_another_machine_is_refused() -> None:
@@ -64,6 +68,55 @@ def test_a_name_that_is_not_resolved_in_time_is_unreachable(
     answered.set()
     with pytest.raises(Unreachable, match="nobody asks"):
         TcpNetwork().open_stream(Address("b1", 8123), time.monotonic() + 20)
+
+
+def test_an_interrupt_anywhere_in_the_wait_for_a_name_is_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And leaves the thread that asks the resolver going."""
+    begun: list[str] = []
+    ended: list[str] = []
+
+    class Thread:
+        """Starts without the wait of the library's own, which is not what is tried here."""
+
+        def __init__(self, *, target: Callable[[], None], name: str, daemon: bool) -> None:
+            self._target = target
+            self._name = name
+
+        def start(self) -> None:
+            begun.append(self._name)
+            _thread.start_new_thread(self.run, ())
+
+        def run(self) -> None:
+            self._target()
+            ended.append(self._name)
+
+    def ask() -> list[tuple[str, int]]:
+        time.sleep(0.001)
+        raise socket.gaierror(socket.EAI_AGAIN, "nobody knows it")
+
+    resolving(monkeypatch, ask)
+    monkeypatch.setattr(threading, "Thread", Thread)
+    for place in itertools.count():
+        interrupter = Interrupter(
+            place,
+            *(
+                "remoting/transport.py",
+                "vq/waits.py",
+                "concurrent/futures",
+                f"{os.sep}threading.py",
+            ),
+        )
+        with pytest.raises((Interrupted, Unreachable)) as raised:
+            interrupter.run(
+                lambda: TcpNetwork().open_stream(Address("b1", 8123), time.monotonic() + 20)
+            )
+        assert raised.type is (Interrupted if interrupter.reached else Unreachable)
+        block_until(lambda: ended == begun)
+        if not interrupter.reached:
+            break
+    assert place > 10
 
 
 def test_all_addresses_of_a_name_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,8 +32,6 @@ from vq.store.directory.directories import DataDirectories
 from vq.store.disk.disk import Disk
 from vq.turn import Turn
 
-__all__ = ["DataDisks"]
-
 logger = get_logger(__name__)
 
 

@@ -42,7 +42,8 @@ from vq.model import (
     TopicPartition,
     TopicSettings,
 )
-from vq.store.log.log import Log, LogState
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogState
 from vq.store.log.ticket import SyncTicket
 
 logger = get_logger(__name__)

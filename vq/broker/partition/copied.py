@@ -5,7 +5,7 @@ from collections.abc import Callable
 from vq.broker.base.parked import wake_all
 from vq.broker.partition.channel import Channel
 from vq.errors import VqError
-from vq.store.log.log import LogState
+from vq.store.log.log_config import LogState
 
 __all__ = ["append_copied", "begin_copying", "end_copying", "show_copied"]
 

@@ -29,7 +29,8 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.shown import shown
 from vq.store.archive.archived_file import NotInMemory
-from vq.store.log.log import Log, LogState
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogState
 from vq.store.records.format import RECORD_HEADER, RECORD_HEADER_BYTES
 from vq.store.records.record_filter import filter_records
 

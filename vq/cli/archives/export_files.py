@@ -18,8 +18,6 @@ from vq.extras import install_command
 from vq.limits import MIB
 from vq.model import Message, time_ms_of
 
-__all__ = ["FORMATS", "ExportFile", "NotInstalled", "check_place", "format_of"]
-
 #: By the name of the format: the suffixes that mean it.
 FORMATS: Final = {"jsonl": (".jsonl", ".ndjson", ".json"), "parquet": (".parquet",)}
 #: A group of rows in Parquet ends when it has so many messages, or so many bytes of contents, keys

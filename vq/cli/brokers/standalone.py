@@ -9,7 +9,6 @@
 import contextlib
 import fcntl
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +35,7 @@ from vq.model import Address, check_host
 from vq.remoting.ports import LOOPBACK, free_port, is_loopback, port_error
 from vq.store.directory.directory import unusable
 from vq.store.disk.real_disk import RealDisk
+from vq.waits import Latch
 
 CONSOLE_PORT = 8120
 _TICK_S = 0.2
@@ -165,7 +165,7 @@ class StandaloneCluster:
         self.brokers = brokers
         self.console = console
 
-    def start(self, stop: threading.Event) -> None:
+    def start(self, stop: Latch) -> None:
         """Start the brokers and wait until each one leads or follows, or ``stop`` is set.
 
         The first node of a group leads it, so the others are started after it.
@@ -180,9 +180,9 @@ class StandaloneCluster:
             for each in brokers:
                 each.start()
             for each in brokers:
-                if not stop.is_set():
+                if not stop.is_set:
                     each.wait_ready()
-        if self.console is not None and not stop.is_set():
+        if self.console is not None and not stop.is_set:
             self.console.wait_ready()
 
     def stop(self) -> None:
@@ -327,7 +327,7 @@ def standalone(
         )
         try:
             cluster.start(stop)
-            if stop.is_set():
+            if stop.is_set:
                 return
             _announce(invocation, cluster, data)
             watch_over(invocation, cluster, stop)
@@ -433,7 +433,7 @@ def _announce(invocation: Invocation, cluster: StandaloneCluster, data: Path) ->
     output.line("ctrl-C stops everything; the data stay for the next time.")
 
 
-def watch_over(invocation: Invocation, cluster: StandaloneCluster, stop: threading.Event) -> None:
+def watch_over(invocation: Invocation, cluster: StandaloneCluster, stop: Latch) -> None:
     """Wait for the signal to stop; start children again that end by themselves, and say so.
 
     Raises:
@@ -463,12 +463,12 @@ def watch_over(invocation: Invocation, cluster: StandaloneCluster, stop: threadi
 
 
 @contextlib.contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
+def _stop_signals() -> Iterator[Latch]:
     """Turn SIGINT, SIGTERM and SIGHUP into an event; a second one interrupts at once."""
-    stop = threading.Event()
+    stop = Latch()
 
     def asked(_number: int, _frame: FrameType | None) -> None:
-        if stop.is_set():
+        if stop.is_set:
             raise KeyboardInterrupt
         stop.set()
 

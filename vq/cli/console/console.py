@@ -214,13 +214,22 @@ _ACCOUNT = record(name=str, role=str, state=str, created_s=float)
 _CHANGED = record(done=bool, name=str)
 
 
-def _work(invocation: Invocation, database: str | None, work: "Callable[[Connection], T]") -> T:
+def _work(
+    invocation: Invocation,
+    database: str | None,
+    work: "Callable[[Connection], T]",
+    *,
+    make: bool = False,
+) -> T:
+    """Work on the database; one that is not there yet is an error, or made and told."""
     _needs_packages()
     from vq.console.database.database import Database
 
     opened = Database(_settings(invocation, database=database).database)
     try:
-        opened.upgrade()
+        if opened.upgrade(make=make):
+            name = _database_name(invocation, database)
+            invocation.output.remark(f"made the tables of a new console in {name}")
         return opened.run_here(work)
     finally:
         opened.close()
@@ -293,6 +302,7 @@ def add(
         invocation,
         database,
         lambda connection: add_account(connection, name, AccountRole(role), password),
+        make=True,
     )
     _tell(invocation, name, f"made: {role}, in {_database_name(invocation, database)}")
 

@@ -5,7 +5,6 @@ import contextlib
 import functools
 import logging
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import BinaryIO
@@ -35,6 +34,7 @@ from vq.message_filter import Filter, Wanting, Where
 from vq.model import Message
 from vq.operations.messages.stored import COUNT_MAX
 from vq.operations.messages.streams import Begin, messages
+from vq.waits import Latch
 
 _FETCH_BYTES = 1 * MIB
 _TICK_S = 0.1
@@ -69,7 +69,7 @@ class Printer:
         limit: int | None,
         warn: Callable[[str], object] | None = None,
     ) -> None:
-        self.ended = threading.Event()
+        self.ended = Latch()
         self.count = self.torn = self.binary = 0
         self.last_at = time.monotonic()
         self.failure: OSError | None = None
@@ -84,7 +84,7 @@ class Printer:
         Raises:
             Enough: It is not wanted any more; it stays unconsumed.
         """
-        if self.ended.is_set():
+        if self.ended.is_set:
             raise Enough
         try:
             self._stream.write(self._form(message))
@@ -379,7 +379,7 @@ def _read_alone(
             cluster, topic, begin, partitions=partitions, wanted=wanted, follow=follow
         )
         async with contextlib.aclosing(stream):
-            while not printer.ended.is_set():
+            while not printer.ended.is_set:
                 try:
                     async with asyncio.timeout(timeout):
                         some = await anext(stream)

@@ -1,5 +1,6 @@
 """Accounts of people: made, changed, disabled. Functions on a connection of the database."""
 
+import functools
 import re
 import time
 import unicodedata
@@ -23,8 +24,16 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}")
 #: Before the name of a person of a provider of identities. No account has it: there is a colon.
 OIDC_PREFIX: Final = "oidc:"
 HASHER = PasswordHasher()  # argon2id with the parameters of RFC 9106, low memory
-#: Verified where there is no account, so that an unknown name takes as long as a wrong password.
-_NOBODY: Final = HASHER.hash("the password of nobody")
+
+
+@functools.cache
+def _hash_of_nobody() -> str:
+    """Return what is verified where there is no account.
+
+    So an unknown name takes as long as a wrong password. A hash takes 64 MiB and tens of
+    milliseconds: commands that verify nothing do without.
+    """
+    return HASHER.hash("the password of nobody")
 
 
 class AccountRole(StrEnum):
@@ -211,9 +220,10 @@ def verified(connection: Connection, name: str, password: str) -> Account | None
 
     It takes the same time whether there is such an account or not.
     """
+    of_nobody = _hash_of_nobody()  # also for a name that is known: the first call takes longer
     row = connection.execute(sqlalchemy.select(accounts).where(accounts.c.name == name)).first()
     known = row is not None and row.name == name and row.password_hash is not None
-    hashed = row.password_hash if known and row is not None else _NOBODY
+    hashed = row.password_hash if known and row is not None else of_nobody
     try:
         HASHER.verify(hashed, password[:PASSWORD_CHARS_MAX])
     except (VerificationError, InvalidHashError):

@@ -38,6 +38,15 @@ class DatabaseFailed(VqError):
     hint = "the console needs its database for accounts and for the audit; see its log"
 
 
+class NoDatabase(DatabaseFailed):
+    """There is no database of a console at this place; none was made."""
+
+    hint = (
+        "look at --database, VQ_CONSOLE_DATABASE and the working directory; `vq console account "
+        "add`, and `vq console` itself, make one"
+    )
+
+
 class Database:
     """What the console remembers. Methods are for the loop; the work itself runs on threads.
 
@@ -57,18 +66,29 @@ class Database:
         """The URL without a password, for people."""
         return self._engine.url.render_as_string(hide_password=True)
 
-    def upgrade(self) -> None:
+    def upgrade(self, *, make: bool = True) -> bool:
         """Bring the tables to the newest schema; for a thread of its own, or before the loop runs.
 
+        Args:
+            make: Make the tables, and the file of SQLite, where there are none.
+
+        Returns:
+            Whether there were none.
+
         Raises:
+            NoDatabase: There are none, and none are to be made.
             DatabaseFailed: It cannot be reached, or its schema is of a newer vq.
         """
+        if not make:
+            self._check_file()
         config = Config()
         config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
         known = {each.revision for each in ScriptDirectory.from_config(config).walk_revisions()}
         try:
             with self._engine.connect() as connection, _alone(connection):
                 present = _revision(connection)
+                if present is None and not make:
+                    raise NoDatabase(f"{self.name} has no tables of a console")
                 if present is not None and present not in known:
                     raise DatabaseFailed(
                         f"{self.name} has schema {shown(present)}, which is of a newer vq: start "
@@ -78,6 +98,14 @@ class Database:
                 command.upgrade(config, "head")
         except sqlalchemy.exc.SQLAlchemyError as error:
             raise DatabaseFailed(f"{self.name} cannot be opened: {_cause(error)}") from error
+        return present is None
+
+    def _check_file(self) -> None:
+        """Raise ``NoDatabase`` if the file is missing: SQLite makes it as soon as it is opened."""
+        url = self._engine.url
+        file = url.database if url.get_backend_name() == "sqlite" else None
+        if file and file != ":memory:" and not file.startswith("file:") and not Path(file).exists():
+            raise NoDatabase(f"there is no database of a console: {shown(file)} does not exist")
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         """Run work in one transaction on a thread; return its result.

@@ -64,24 +64,6 @@ from vq.limits import AUTO_CREATE_PARTITIONS_MAX
 from vq.model import PartitionPlacement, Span, TopicOrigin, TopicSettings, check_name
 from vq.reserved import check_may_grow
 
-__all__ = [
-    "TopicExists",
-    "TopicView",
-    "add_partitions",
-    "alter_settings",
-    "change_placement",
-    "change_settings",
-    "check_partition",
-    "counts_of",
-    "create_topic",
-    "delete_topic",
-    "deleted_among",
-    "describe_topic",
-    "list_topics",
-    "touch_partition",
-    "was_deleted",
-]
-
 #: Returns a check that must hold when a topic is created.
 OnlyIf = Callable[[], Awaitable[Check]]
 #: Takes the settings of a topic and returns those to write instead.

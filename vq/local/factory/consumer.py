@@ -22,8 +22,6 @@ from vq.message_filter import Filter, Wanting
 from vq.model import Message, check_name, check_timeout
 from vq.reserved import Purpose, group_of, is_reserved
 
-__all__ = ["LOOK_S", "LocalMessageConsumer"]
-
 logger = get_logger(__name__)
 #: A call that waits for messages looks so often whether its consumer was closed.
 LOOK_S: Final = 0.5

@@ -21,8 +21,6 @@ from vq.model import Message, SendResult, check_timeout
 from vq.reserved import check_own_name
 from vq.shown import shown
 
-__all__ = ["LocalMessageProducer"]
-
 _NO_PLACE: Final = SendResult(-1, -1, -1)  # of a message whose commit has not ended
 _SEND_SYNC_S: Final = 3.0
 #: Settings that would change what a message means, which a local queue does not have.

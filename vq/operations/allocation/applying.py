@@ -63,15 +63,6 @@ from vq.operations.base.who import who
 from vq.operations.partitions.placements import carry_out, plan_moves
 from vq.shown import shown
 
-__all__ = [
-    "AllocationBusy",
-    "MovedMeanwhile",
-    "PlanOutdated",
-    "apply_allocation",
-    "cancel_allocation",
-    "resume_allocation",
-]
-
 logger = get_logger(__name__)
 
 #: Partitions that move at a time.

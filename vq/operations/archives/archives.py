@@ -23,16 +23,6 @@ from vq.remoting.wire_pb2 import ArchivedBlock as ToldBlock
 from vq.remoting.wire_pb2 import ArchiveRequest, ArchiveResponse
 from vq.store.archive.archive import place_of
 
-__all__ = [
-    "ArchivedBlock",
-    "RestoredArchive",
-    "VerifiedArchive",
-    "list_archives",
-    "restore_archive",
-    "restore_archives",
-    "verify_archives",
-]
-
 _LIST, _VERIFY, _RESTORE = range(3)
 #: A node reads a zip slowly; an answer within this time is one.
 ANSWER_S: Final = 3_600.0

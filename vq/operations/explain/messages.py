@@ -40,8 +40,6 @@ from vq.operations.messages.transactions import describe_transaction
 from vq.reserved import DELAYED_TOPIC, TRANSACTIONS_TOPIC, Purpose, topic_of
 from vq.store.records.record import Record, decode_into
 
-__all__ = ["explain_message"]
-
 #: One search of a topic reads at most so much, and takes at most so long.
 SEARCHED_BYTES: Final = 256 * MIB
 SEARCH_S: Final = 20.0

@@ -159,6 +159,16 @@ def _is_unmoved(facts: PartitionFacts) -> bool | None:
     return progress.committed_ms is None and (progress.lag_s or 0.0) >= UNMOVED_S
 
 
+def _has_nothing(facts: PartitionFacts) -> bool:
+    """Whether it is known that no reader is missed: all that was ever to be read is handled."""
+    return (
+        facts.is_shared
+        and facts.known.lag_bytes == 0
+        and not facts.known.facts().is_overtaken
+        and not _holds_back(facts)
+    )
+
+
 def _is_at_end(facts: PartitionFacts) -> bool | None:
     if not facts.is_shared:
         return False
@@ -249,6 +259,29 @@ def _shared_text(facts: PartitionFacts) -> str:
     return text
 
 
+def _missing_readers(facts: PartitionFacts) -> str:
+    """Return why nobody would read what comes next; "": somebody would."""
+    if facts.by_stream or facts.subscribers:
+        return ""
+    if facts.members:
+        return f"None of its {facts.members} member(s) subscribes to {facts.topic} now"
+    return "It has no members"
+
+
+def _end_text(facts: PartitionFacts) -> str:
+    missing = _missing_readers(facts)
+    return (
+        f"there is nothing to read: group {facts.group} has handled everything up to the end, "
+        f"offset {facts.known.end}. Messages that wait for their time, or for a decision, are not "
+        "in the partition yet"
+    ) + (f". {missing}: what comes next waits until one is started" if missing else "")
+
+
+def _end_commands(facts: PartitionFacts) -> Sequence[str]:
+    look = (f"vq group describe {facts.group}",) if _missing_readers(facts) else ()
+    return (*look, f"vq delayed list {facts.topic}", "vq tx list")
+
+
 #: The causes in the order in which they are told.
 TABLE: Final[Sequence[CauseRow[PartitionFacts]]] = (
     CauseRow(
@@ -276,14 +309,21 @@ TABLE: Final[Sequence[CauseRow[PartitionFacts]]] = (
     _stopped("beyond_end"),
     CauseRow(
         cause="no_members",
-        holds=lambda facts: facts.is_there and not facts.members and not facts.by_stream,
+        holds=lambda facts: (
+            facts.is_there and not facts.members and not facts.by_stream and not _has_nothing(facts)
+        ),
         text="group {f.group} has no members: no consumer of it runs, or none reaches ZooKeeper. "
         "Start one",
         commands=("vq group describe {f.group}",),
     ),
     CauseRow(
         cause="not_subscribed",
-        holds=lambda facts: facts.is_there and facts.members > 0 and not facts.subscribers,
+        holds=lambda facts: (
+            facts.is_there
+            and facts.members > 0
+            and not facts.subscribers
+            and not _has_nothing(facts)
+        ),
         text="none of the {f.members} member(s) of group {f.group} subscribes to topic {f.topic} "
         "now. Start one that does, or have the group forget it",
         commands=("vq group forget {f.group} --topic {f.topic}",),
@@ -385,10 +425,8 @@ TABLE: Final[Sequence[CauseRow[PartitionFacts]]] = (
     CauseRow(
         cause="at_end",
         holds=_is_at_end,
-        text="there is nothing to read: group {f.group} has handled everything up to the end, "
-        "offset {f.known.end}. Messages that wait for their time, or for a decision, are not "
-        "in the partition yet",
-        commands=("vq delayed list {f.topic}", "vq tx list"),
+        text=_end_text,
+        commands=_end_commands,
         is_rest=True,
     ),
     CauseRow(

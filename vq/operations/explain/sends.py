@@ -33,8 +33,6 @@ from vq.reserved import is_reserved
 from vq.security.quotas import QuotaLimit
 from vq.security.rules import ANONYMOUS
 
-__all__ = ["explain_key", "explain_send"]
-
 #: Limits that a send may meet.
 _USED: Final = frozenset(
     {QuotaLimit.BYTES_IN, QuotaLimit.MESSAGES_IN, QuotaLimit.REQUESTS, QuotaLimit.TIME}

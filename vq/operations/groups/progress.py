@@ -14,8 +14,6 @@ from vq.errors import InvalidArgument, InvalidState
 from vq.message_filter import Filter, Where
 from vq.model import TopicPartition
 
-__all__ = ["commit_progress"]
-
 
 async def commit_progress(
     cluster: ClusterClient,

@@ -23,8 +23,6 @@ from vq.message_filter import Filter, Where
 from vq.model import TopicPartition, check_timeout, choice_of
 from vq.store.records.columns import ALL, COLUMNS, Selection, Table, decode_columns
 
-__all__ = ["FETCH_BYTES", "TIMEOUT_S", "StoredColumns", "read_columns"]
-
 #: Bytes of one request: large enough that a request costs little beside them.
 FETCH_BYTES: Final = 4 * limits.MIB
 TIMEOUT_S: Final = 60.0

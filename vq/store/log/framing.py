@@ -20,8 +20,6 @@ from vq.store.records.format import (
     pack_control,
 )
 
-__all__ = ["batches_ready", "check_frames", "epoch_is_over", "frame"]
-
 _NO_STAMP: Final = ProducerStamp(0, 0, 0)
 
 

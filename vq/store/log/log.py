@@ -31,7 +31,7 @@ from vq.store.disk.disk import Buffer, Disk
 from vq.store.log.block import FULL_ERRNOS, Block, BlockCache
 from vq.store.log.blocks import Blocks
 from vq.store.log.checkpoint import Checkpoint
-from vq.store.log.flushing import DataFlush, Flushing
+from vq.store.log.flushing import Flushing
 from vq.store.log.framing import check_frames, epoch_is_over, frame
 from vq.store.log.log_config import FROM_THE_FIRST, LogBegin, LogConfig, LogState
 from vq.store.log.log_reader import LogReader
@@ -43,8 +43,6 @@ from vq.store.log.recovery import recover
 from vq.store.log.ticket import SyncTicket
 from vq.store.records.format import CHECKPOINT_NAME, CONTROL_BYTES, records_mark
 from vq.store.records.producers import Records
-
-__all__ = ["DataFlush", "Log", "LogBegin", "LogConfig", "LogState", "SyncTicket"]
 
 logger = get_logger(__name__)
 

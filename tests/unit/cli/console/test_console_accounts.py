@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from vq.cli.main import cli
 from vq.console.accounts.accounts import list_accounts
-from vq.console.database.database import Database
+from vq.console.database.database import Database, NoDatabase
 
 
 def vq(*words: str, stdin: str = "") -> Result:
@@ -36,6 +36,38 @@ def test_a_database_before_the_word_account_counts(place: Path, monkeypatch) -> 
     database = Database(url)
     assert [each.name for each in database.run_here(list_accounts)] == ["anna"]
     database.close()
+
+
+def test_the_first_account_of_a_database_says_that_it_was_made(place: Path) -> None:
+    """A misspelt name makes another console's database: its maker sees it."""
+    first = vq("console", "account", "add", "anna", "--no-password")
+    assert "made the tables of a new console in sqlite:///vq-console.db" in first.stderr
+    second = vq("console", "account", "add", "bob", "--no-password")
+    assert second.exit_code == 0
+    assert second.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("account", "list"),
+        ("account", "change", "anna", "--disable"),
+        ("account", "remove", "anna"),
+        ("token", "list"),
+        ("token", "add", "anna", "ci"),
+        ("token", "revoke", "anna", "ci", "--yes"),
+    ],
+)
+def test_nothing_else_makes_a_database(place: Path, words: tuple[str, ...]) -> None:
+    """The file is missing, or of another program."""
+    (place / "other.db").touch()
+    for name, why in (("misspelt.db", "does not exist"), ("other.db", "has no tables")):
+        ended = vq("console", *words, "--database", f"sqlite:///{name}")
+        assert isinstance(ended.exception, NoDatabase), ended.output
+        assert why in str(ended.exception)
+        assert name in str(ended.exception)
+        assert "--database" in ended.exception.hint
+    assert [each.name for each in place.glob("*.db")] == ["other.db"]
 
 
 def test_a_change_of_nothing_is_refused() -> None:

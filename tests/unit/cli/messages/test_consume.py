@@ -32,9 +32,9 @@ def test_messages_after_the_last_one_wanted_are_not_taken() -> None:
     stream = io.BytesIO()
     printer = Printer(stream, form_of(as_json=False, verbose=False, terminal=False), limit=2)
     printer(MESSAGE)
-    assert not printer.ended.is_set()
+    assert not printer.ended.is_set
     printer(MESSAGE)
-    assert printer.ended.is_set()
+    assert printer.ended.is_set
     with pytest.raises(Enough):
         printer(MESSAGE)
     assert stream.getvalue() == b"a\xc3\xa9\n" * 2
@@ -49,7 +49,7 @@ def test_a_reader_that_went_away_ends_it_and_the_message_is_not_consumed() -> No
     printer = Printer(Gone(), form_of(as_json=False, verbose=False, terminal=False), limit=None)
     with pytest.raises(Enough):
         printer(MESSAGE)
-    assert printer.ended.is_set()
+    assert printer.ended.is_set
     assert isinstance(printer.failure, BrokenPipeError)
 
 
@@ -59,7 +59,7 @@ def test_waiting_ends_when_nothing_came_for_the_idle_time() -> None:
     )
     printer.last_at -= 100.0
     printer.wait(50.0)
-    assert not printer.ended.is_set()
+    assert not printer.ended.is_set
 
 
 def test_a_message_begins_the_idle_time_anew() -> None:

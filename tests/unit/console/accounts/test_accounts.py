@@ -1,5 +1,6 @@
 """Accounts: somebody manages them whatever happens at once, and a change ends what was before."""
 
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -184,3 +185,13 @@ def test_a_token_is_refused_with_the_bound(database: Database) -> None:
         run(lambda each, name=f"t{number}": make_access_token(each, "carl", name, VIEWER, 30))
     with pytest.raises(InvalidArgument, match="the most"):
         run(lambda each: make_access_token(each, "carl", "more", VIEWER, 30))
+
+
+def test_a_command_that_verifies_no_password_makes_no_hash(monkeypatch) -> None:
+    """One takes 64 MiB and tens of milliseconds; the import of the module made one."""
+
+    def make(*_: object) -> str:
+        raise AssertionError("a hash was made")
+
+    monkeypatch.setattr(PasswordHasher, "hash", make)
+    runpy.run_path(accounts.__file__)

@@ -30,6 +30,24 @@ def test_a_stream_without_members_is_no_group_without_readers() -> None:
     assert asked(partition_causes.TABLE, facts).found.cause == "consumed"
 
 
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ({"members": 0, "subscribers": 0}, "It has no members: what comes next waits"),
+        ({"subscribers": 0, "p_subscribed": False}, "subscribes to t now: what comes next waits"),
+    ],
+)
+def test_a_group_that_has_handled_all_misses_no_reader(missing: dict[str, int], said: str) -> None:
+    """Nothing is wrong, as ``vq group describe`` says, and the answer tells what will be."""
+    gone = missing | {"p_owner": None}
+    found = asked(partition_causes.TABLE, at(**END, **gone))
+    assert (found.found.cause, found.is_certain) == ("at_end", True)
+    assert said in found.found.text
+    cause = "no_members" if "members" in missing else "not_subscribed"
+    for unread in ({}, {**END, "log_end": 700}, {**END, "p_start": 600}, {"p_lag_bytes": None}):
+        assert asked(partition_causes.TABLE, at(**{**gone, **unread})).found.cause == cause
+
+
 def test_a_lag_that_nobody_tells_is_not_taken_for_none() -> None:
     found = asked(partition_causes.TABLE, at(p_end=None, p_lag_bytes=None, p_lag_s=None))
     assert found.found.cause == NOT_KNOWN

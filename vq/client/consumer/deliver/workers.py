@@ -87,7 +87,10 @@ class Workers(Executor):
         self._context = contextvars.Context() if context is None else context
         # Not a ``SimpleQueue``: before Python 3.13 its ``get`` waits for ever if its time-out is
         # over before it has begun to wait, as on a busy machine.
-        self._wake = threading.Condition(threading.Lock())
+        # Entered as the lock that it is, and not as a condition: where the handler of a signal
+        # raises in that, the lock would stay taken.
+        self._lock = threading.Lock()
+        self._wake = threading.Condition(self._lock)
         self._ready: deque[AnyDelivery | OneCall] = deque()
         self._later: list[tuple[float, int, AnyDelivery, Message | None]] = []  # a heap by due time
         self._numbers = itertools.count()
@@ -108,14 +111,14 @@ class Workers(Executor):
 
     def put(self, delivery: AnyDelivery) -> None:
         """See ``Executor.put``."""
-        with self._wake:
+        with self._lock:
             self._ready.append(delivery)
             self._wake.notify()
 
     async def call(self, listener: Any, message: Message) -> Any:
         """See ``Executor.call``."""
         one = OneCall(listener, message)
-        with self._wake:
+        with self._lock:
             self._ready.append(one)
             self._wake.notify()
         return await asyncio.wrap_future(one.done)
@@ -127,7 +130,7 @@ class Workers(Executor):
 
         If it was stopped meanwhile, the next owner handles them.
         """
-        with self._wake:
+        with self._lock:
             if delivery.is_stopped:  # before ``forget``, which takes this lock, too
                 return
             due = time.monotonic() + pause_s
@@ -140,7 +143,7 @@ class Workers(Executor):
 
     def end_pauses(self) -> None:
         """See ``Executor.end_pauses``."""
-        with self._wake:
+        with self._lock:
             now = time.monotonic()
             self._later = [(min(each[0], now), *each[1:]) for each in self._later]
             heapq.heapify(self._later)
@@ -148,7 +151,7 @@ class Workers(Executor):
 
     def forget(self, delivery: AnyDelivery) -> None:
         """See ``Executor.forget``."""
-        with self._wake:
+        with self._lock:
             left = [each for each in self._later if each[2] is not delivery]
             if len(left) < len(self._later):
                 self._later = left
@@ -302,7 +305,7 @@ class Workers(Executor):
 
     def _next(self) -> AnyDelivery | OneCall | None:
         """Wait for the next delivery in line and return it; None once the threads are to end."""
-        with self._wake:
+        with self._lock:
             while not self._closed:
                 until_due_s = self._until_due()
                 if self._ready:
@@ -341,14 +344,15 @@ class Workers(Executor):
     def forsake(self, _: str) -> None:
         """In the child of a fork, by a listener perhaps: its thread ends when that returns."""
         # A thread that stayed behind may have the old one.
-        self._wake = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._wake = threading.Condition(self._lock)
         self._closed = True
         for delivery in list(self._at_work):
             delivery.forsake()
 
     def close(self, timeout_s: float) -> bool:
         """Stop the threads; False when one of them is still inside a listener after the time."""
-        with self._wake:
+        with self._lock:
             self._closed = True
             self._wake.notify_all()
         deadline = time.monotonic() + timeout_s

@@ -22,7 +22,8 @@ from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import Retry, TriedMessage
 from vq.client.consumer.shared.failed import FailedDeliveries, is_spent
 from vq.client.consumer.shared.handles import MessageHandle, SettleKind
-from vq.client.consumer.shared.receiver import HeldMessage, SharedReceiver
+from vq.client.consumer.shared.receiver import SharedReceiver
+from vq.client.consumer.shared.sources import HeldMessage
 from vq.client.copies import MessageCopies, origin_of
 from vq.client.kinds import check_number
 from vq.clock import Clock
@@ -30,8 +31,6 @@ from vq.errors import InvalidArgument, LeaseLost
 from vq.log_lines import get_logger
 from vq.model import Message
 from vq.tasks import begin_task, cancellation_of
-
-__all__ = ["SharedMessage", "SharedWork"]
 
 logger = get_logger(__name__)
 

@@ -1,14 +1,18 @@
 """A partition stops once its listener returned, and delivers nothing afterwards."""
 
+import contextlib
 import gc
+import itertools
 import logging
 import math
+import os
 import threading
 import weakref
 from typing import Any
 
 import pytest
 from support.delivery import Listener, NotedWorkers, Partition
+from support.interrupts import Interrupted, Interrupter
 from support.threads import in_thread
 
 from vq.client.consumer.deliver.progress import Progress
@@ -197,3 +201,17 @@ def test_what_is_called_at_a_stop_may_call_back_in(workers: Workers, busy: bool)
     assert partition.stopped.wait(WAIT_S)
     assert [each.position for each in progress] == [partition.delivery.position]
     assert partition.delivery.delivered == busy
+
+
+def test_a_close_that_is_interrupted_anywhere_may_be_repeated() -> None:
+    """No lock stays taken: threads, and the loop that gives them work, would wait for it."""
+    for place in itertools.count():
+        workers = Workers(1, name="test")
+        interrupter = Interrupter(place, "deliver/workers.py", f"{os.sep}threading.py")
+        with contextlib.suppress(Interrupted):
+            assert interrupter.run(lambda workers=workers: workers.close(WAIT_S))
+        with in_thread(lambda workers=workers: workers.close(WAIT_S)) as closed:
+            assert closed.result(WAIT_S), interrupter.reached
+        if not interrupter.reached:
+            break
+    assert place > 5
