@@ -30,7 +30,8 @@ from vq.store.archive.archive import CHUNK_BYTES, ArchiveFiles
 from vq.store.archive.archive_writer import ArchiveCheck, ArchiveWriter, BlockWriter
 from vq.store.archive.archived_file import ArchivedFile
 from vq.store.disk.real_disk import RealDisk
-from vq.store.log.log import Log, LogConfig
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogConfig
 from vq.store.records.record import encode_record
 
 try:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vq.coordination.tree.values.cluster import ClusterSettings
     from vq.coordination.tree.values.consumers import CommittedOffset
     from vq.coordination.tree.values.identities import Identities
+    from vq.coordination.tree.values.runs import ArchiveTopicRun
     from vq.model import GroupView, NodeInfo, TopicDeletion, TopicOrigin
     from vq.operations.allocation.advisor import judge, propose
     from vq.operations.allocation.applying import (
@@ -46,12 +47,7 @@ if TYPE_CHECKING:
         PlannedTopic,
     )
     from vq.operations.allocation.runs import AllocationRun, RunMove
-    from vq.operations.archives.archive_runs import (
-        ArchiveNodeRun,
-        ArchiveRun,
-        ArchiveRunUnknown,
-        ArchiveTopicRun,
-    )
+    from vq.operations.archives.archive_runs import ArchiveNodeRun, ArchiveRun, ArchiveRunUnknown
     from vq.operations.archives.archives import ArchivedBlock, RestoredArchive, VerifiedArchive
     from vq.operations.base.acts import ActNotRecorded
     from vq.operations.base.changes import ChangeUnknown, ResetUnknown, TreeUnknown
@@ -202,12 +198,8 @@ _HOMES = {
     ),
     "vq.operations.allocation.runs": ("AllocationRun", "RunMove"),
     "vq.coordination.tree.values.allocations": ("FailedMove",),
-    "vq.operations.archives.archive_runs": (
-        "ArchiveNodeRun",
-        "ArchiveRun",
-        "ArchiveRunUnknown",
-        "ArchiveTopicRun",
-    ),
+    "vq.coordination.tree.values.runs": ("ArchiveTopicRun",),
+    "vq.operations.archives.archive_runs": ("ArchiveNodeRun", "ArchiveRun", "ArchiveRunUnknown"),
     "vq.operations.archives.archives": ("ArchivedBlock", "RestoredArchive", "VerifiedArchive"),
     "vq.operations.brokers.blocks": ("HeldBlock", "HeldPartition", "SilentNode"),
     "vq.operations.brokers.brokers": ("BadPartition", "Damage"),

@@ -14,16 +14,6 @@ from vq.errors import InvalidArgument, InvalidState
 from vq.model import Xid
 from vq.shown import shown
 
-__all__ = [
-    "FORMAT_ID",
-    "Branch",
-    "FoundBranch",
-    "branch_of",
-    "found_in",
-    "global_id",
-    "prepared_in",
-]
-
 #: ``vq`` as two letters.
 FORMAT_ID: Final = 0x7671
 #: Of psycopg: it is in a transaction, which has not failed. In any other state PostgreSQL prepares

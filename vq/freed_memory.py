@@ -8,8 +8,6 @@ messages of 1 KiB spent more time in these faults than in decoding.
 import contextlib
 from typing import Final
 
-__all__ = ["KEPT_BYTES_MAX", "keep_freed_memory"]
-
 #: glibc learns from no block above 32 MiB; some of that is its own.
 _BLOCK_BYTES_MAX: Final = (32 << 20) - (64 << 10)
 #: The most that it can be made to keep in this way.

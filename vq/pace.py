@@ -2,8 +2,6 @@
 
 import math
 
-__all__ = ["Pace"]
-
 
 class Pace:
     """Turns an amount of work into a pause after it (GCRA).

@@ -21,7 +21,7 @@ from support.store import blocks_of, payloads
 from support.strace import attached, need_strace
 
 from vq.store.disk.real_disk import RealDisk
-from vq.store.log.log import LogState
+from vq.store.log.log_config import LogState
 
 pytestmark = pytest.mark.slow
 

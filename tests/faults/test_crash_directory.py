@@ -22,7 +22,8 @@ from vq.errors import VqError
 from vq.store.directory.directory import DataDirectory, NamesakeFound
 from vq.store.disk.memory_disk import DiskOperation, MemoryDisk, keep_all, keep_none
 from vq.store.disk.memory_names import RandomChance
-from vq.store.log.log import Log, LogConfig
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogConfig
 from vq.store.records.record import decode_into, encode_record
 
 pytestmark = pytest.mark.slow

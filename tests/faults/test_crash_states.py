@@ -27,7 +27,8 @@ from vq.errors import DiskFull, VqError
 from vq.model import ProducerStamp
 from vq.store.disk.memory_disk import DiskOperation, MemoryDisk, keep_all, keep_none
 from vq.store.disk.memory_names import RandomChance
-from vq.store.log.log import Log, LogConfig, LogState
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogConfig, LogState
 from vq.store.log.ticket import SyncTicket
 from vq.store.records.format import CONTROL_BYTES
 from vq.store.records.record import decode_into, encode_record

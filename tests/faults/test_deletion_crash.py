@@ -38,7 +38,8 @@ from vq.store.directory.directory import DataDirectory
 from vq.store.disk.disk import Disk
 from vq.store.disk.memory_disk import MemoryDisk, keep_all, keep_none
 from vq.store.disk.memory_names import RandomChance
-from vq.store.log.log import Log, LogBegin, LogConfig, LogState
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogBegin, LogConfig, LogState
 
 WHERE = TopicPartition("t", 0)
 CONFIG = LogConfig(

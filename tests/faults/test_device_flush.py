@@ -30,7 +30,8 @@ from vq.errors import VqError
 from vq.limits import MIB
 from vq.store.commit.flusher import FlushRunner
 from vq.store.disk.real_disk import RealDisk
-from vq.store.log.log import Log, LogConfig, LogState
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogConfig, LogState
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 

@@ -10,7 +10,8 @@ from support.store import append, flush, open_log, payloads
 from vq.errors import DiskFull
 from vq.limits import MIB
 from vq.store.disk.real_disk import RealDisk
-from vq.store.log.log import Log, LogConfig, LogState
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogConfig, LogState
 
 CONFIG = LogConfig(block_bytes=256 * 1024)
 

@@ -11,7 +11,8 @@ from support.store import append, archive, flush, memory_disk, open_log, restore
 from vq.store.care.divergence import cut_back
 from vq.store.disk.memory_disk import keep_all, keep_none
 from vq.store.log.block import BlockCache
-from vq.store.log.log import Log, LogState
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogState
 from vq.store.records.format import CHECKPOINT_NAME, CONTROL_BYTES
 
 shares = st.floats(0, 1)

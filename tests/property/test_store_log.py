@@ -20,7 +20,7 @@ from vq.errors import Busy, DiskFull, InvalidState, OffsetNotBoundary, OffsetOut
 from vq.model import ProducerStamp
 from vq.store.disk.memory_disk import keep_all, keep_none
 from vq.store.log.block import Block, BlockCache
-from vq.store.log.log import LogState
+from vq.store.log.log_config import LogState
 from vq.store.records.format import CONTROL_BYTES
 from vq.store.records.record import encode_record
 

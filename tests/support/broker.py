@@ -27,7 +27,7 @@ from vq.remoting.messages import decode_reply, encode_header
 from vq.remoting.transport import Network
 from vq.store.commit.flusher import FlushRunner, LoopFlusher
 from vq.store.disk.memory_disk import MemoryDisk
-from vq.store.log.log import LogConfig
+from vq.store.log.log_config import LogConfig
 from vq.store.records.record import encode_record
 from vq.testing.machines import DATA as DATA
 from vq.testing.machines import Machines, host_of

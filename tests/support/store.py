@@ -14,7 +14,9 @@ from vq.store.archive.archived_file import NotInMemory
 from vq.store.disk.disk import Disk
 from vq.store.disk.memory_disk import MemoryDisk, keep_all
 from vq.store.log.block import Block, BlockCache
-from vq.store.log.log import Log, LogBegin, LogConfig, SyncTicket
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogBegin, LogConfig
+from vq.store.log.ticket import SyncTicket
 from vq.store.records.record import Record, decode_into, encode_record
 
 T = TypeVar("T")

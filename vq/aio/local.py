@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
-from vq.client.kinds import check_between
+from vq.bounds import check_between
 from vq.clock import SystemClock
 from vq.errors import InvalidState, TimedOut
 from vq.local import looks
@@ -23,8 +22,6 @@ from vq.local.many import complete_each
 from vq.local.settings import COUNT_MAX, LocalQueueConfig, config_of, directory_of, several
 from vq.model import Message, check_timeout
 from vq.store.disk.real_disk import RealDisk
-
-__all__ = ["LocalQueue"]
 
 _monotonic: Final = time.monotonic
 
@@ -392,12 +389,7 @@ class LocalQueue:
     async def __aenter__(self) -> Self:
         return self if self._opened is not None else await self.open()
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

@@ -48,7 +48,7 @@ from vq.security.tls import TlsContexts
 from vq.store.commit.flusher import Flusher, FlushRunner, ThreadFlusher
 from vq.store.directory.directories import DataDirectories
 from vq.store.disk.disk import Disk
-from vq.store.log.log import LogConfig
+from vq.store.log.log_config import LogConfig
 
 T = TypeVar("T")
 

@@ -90,11 +90,9 @@ from vq.store.commit.flusher import Flusher
 from vq.store.directory.directories import DataDirectories
 from vq.store.directory.identity import check_there
 from vq.store.disk.disk import Disk
-from vq.store.log.log import LogConfig
+from vq.store.log.log_config import LogConfig
 from vq.turn import Turn
 from vq.version import __version__
-
-__all__ = ["Front", "Outside", "Parts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

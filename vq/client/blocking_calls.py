@@ -12,8 +12,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["BlockingCalls"]
-
 T = TypeVar("T")
 #: What a thread does: a call, and who gets its result and its error. None: end.
 _Work = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]] | None

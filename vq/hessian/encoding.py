@@ -21,8 +21,6 @@ from vq.hessian.plain import (
 )
 from vq.shown import shown
 
-__all__ = ["encode", "encode_integer", "encode_scalar", "encode_string"]
-
 
 # Encoding -------------------------------------------------------------------------------------
 def encode(value: Value) -> bytes:

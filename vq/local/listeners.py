@@ -32,8 +32,6 @@ from vq.model import Message, TopicPartition
 from vq.reserved import MessageOrigin, Purpose, headers_of_copy, own_headers, topic_of
 from vq.store.records.copies import encode_copy
 
-__all__ = ["CANCELLED", "FAILED_DIRECTORY", "ListenerWorkers", "as_delivered", "passing"]
-
 logger = get_logger(__name__)
 #: Below the directory of the queues; ``VQ_FAILED_DIR=<directory> vq group failed list GROUP
 #: --cluster _vq.failed`` reads it. No topic of a user has such a name.

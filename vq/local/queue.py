@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from vq import limits
@@ -21,8 +20,6 @@ from vq.local.settings import LocalQueueConfig, config_of, directory_of, several
 from vq.model import Message, check_timeout
 from vq.store.disk.disk import Disk
 from vq.store.disk.real_disk import RealDisk
-
-__all__ = ["LocalQueue"]
 
 _BYTES_MAX: Final = limits.MESSAGE_BYTES_MAX
 _monotonic: Final = time.monotonic
@@ -521,10 +518,5 @@ class LocalQueue:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -18,18 +18,6 @@ from vq import errors, limits
 from vq.errors import ProtocolError, VqError
 from vq.local.items import LocalItem
 
-__all__ = [
-    "LOCAL_PROTOCOL",
-    "SOCKET_NAME",
-    "LocalFrame",
-    "error_of",
-    "raised_by",
-    "read_frame",
-    "unpacked_item",
-    "write_frame",
-    "written_item",
-]
-
 SOCKET_NAME: Final = "@socket"
 LOCAL_PROTOCOL: Final = 3
 _LENGTHS: Final = struct.Struct(">II")

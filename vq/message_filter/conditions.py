@@ -23,25 +23,6 @@ from typing import Final, NamedTuple, TypeAlias
 
 from vq.model import Key
 
-__all__ = [
-    "KEY_NAME",
-    "NO_NEEDLES",
-    "TAG_NAME",
-    "Needles",
-    "Operand",
-    "Predicate",
-    "Property",
-    "Subject",
-    "all_of",
-    "any_of",
-    "compared",
-    "is_missing",
-    "negated",
-    "number_of",
-    "one_of",
-    "text_related",
-]
-
 #: Names of what is no header, as in RocketMQ.
 TAG_NAME: Final = "TAGS"
 KEY_NAME: Final = "KEYS"

@@ -39,8 +39,6 @@ from vq.message_filter.conditions import (
 )
 from vq.shown import shown
 
-__all__ = ["Expression", "parse"]
-
 # Quantifiers are possessive, so that no token is tried twice.
 _TOKEN: Final = re.compile(
     r"""[ \t\r\n\f]*+(?:

@@ -17,8 +17,6 @@ from vq.message_filter.syntax import Expression, parse
 from vq.model import Message
 from vq.shown import shown, shown_raised
 
-__all__ = ["ALL", "TAG_SEPARATOR", "Filter", "MessageFilter", "Wanting", "Where"]
-
 #: Separates the tags of a filter, as in ``a || b``; no tag has it.
 TAG_SEPARATOR: Final = "||"
 _ALL_TAGS: Final = "*"

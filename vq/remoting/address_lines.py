@@ -3,8 +3,6 @@
 from collections import OrderedDict, deque
 from typing import Generic, TypeVar
 
-__all__ = ["AddressLines"]
-
 T = TypeVar("T")
 
 

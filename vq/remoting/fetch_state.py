@@ -17,8 +17,6 @@ from vq.remoting.wire_pb2 import (
     ReplicateRequest,
 )
 
-__all__ = ["FetchState"]
-
 #: Of a header; what is left goes into the next request.
 _ITEMS_BYTES_MAX = limits.FRAME_HEADER_BYTES_MAX // 2
 #: An item's tag and length, and what the caller adds to it.
@@ -113,7 +111,7 @@ class FetchState(Generic[P]):
         Raises:
             ProtocolError: The answer has not the bytes of its results.
         """
-        if sum(result.size for result in response.results) != len(body):
+        if sum([result.size for result in response.results]) != len(body):
             raise ProtocolError(
                 f"{what} has {len(body)} bytes, not those of its {len(response.results)} results"
             )

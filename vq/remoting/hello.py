@@ -24,17 +24,6 @@ from vq.remoting.membership import ANYONE, Principal
 from vq.security.scram import ScramSecret
 from vq.shown import shown
 
-__all__ = [
-    "ANONYMOUS",
-    "CERTIFICATE",
-    "Authenticate",
-    "KnownPeer",
-    "ServerIdentity",
-    "UserCheck",
-    "accept_anonymous",
-    "negotiate",
-]
-
 #: The mechanism of a client that shows nothing.
 ANONYMOUS: Final = ""
 #: The mechanism of a client whose TLS certificate names its user.

@@ -15,8 +15,6 @@ from vq.remoting.hello import ANONYMOUS, CERTIFICATE
 from vq.security.scram import MECHANISM, NONCE_BYTES, ClientFirst, ScramKeys, derive, prepared
 from vq.shown import shown
 
-__all__ = ["ANONYMOUS_LOGIN", "MEMBER_LOGIN", "Login"]
-
 #: Salts whose keys are kept: a user has one, until it is removed and added again.
 _SALTS_KEPT: Final = 4
 

@@ -13,8 +13,6 @@ In here: when a wait spins, and for how long. Not in here: how. A thread does in
 import os
 from typing import Final
 
-__all__ = ["ANSWER_SPIN_S", "REQUEST_SPIN_S", "Spin", "has_cores"]
-
 #: The longest spin for an answer. One with an ``fdatasync`` of a fast disk takes 0.3 to 0.7 ms.
 ANSWER_SPIN_S: Final = 0.001
 #: The longest spin for a peer's next request after an answer.

@@ -6,8 +6,6 @@ from typing import Final
 
 from vq.security.tls import TlsContexts
 
-__all__ = ["TlsFiles"]
-
 _LOOK_S: Final = 10.0
 
 

@@ -23,8 +23,6 @@ from vq.errors import InvalidArgument
 from vq.limits import is_valid_name
 from vq.shown import shown
 
-__all__ = ["CertificateRule", "parse_certificate_rules", "users_of"]
-
 #: What a rule may look at, and what ``ssl`` calls it in ``subjectAltName``.
 _ALTERNATIVE: Final[Mapping[str, str]] = {"DNS": "DNS", "URI": "URI", "EMAIL": "email"}
 _COMMON_NAME: Final = "CN"

@@ -41,18 +41,6 @@ from vq.pace import Pace
 from vq.security.rules import ANONYMOUS
 from vq.shown import shown
 
-__all__ = [
-    "BURST_S",
-    "DEBT_S_MAX",
-    "QUOTAS_MAX",
-    "REFUSED_S_MAX",
-    "EffectiveLimit",
-    "Quota",
-    "QuotaLimit",
-    "Quotas",
-    "UsageAccount",
-]
-
 #: For so long nothing is read, at most, after requests that were refused. A client that waits as it
 #: is told, ``THROTTLE_S_MAX``, is read before the time-out of its next request.
 REFUSED_S_MAX: Final = 2 * THROTTLE_S_MAX

@@ -28,28 +28,6 @@ from vq.limits import NAME_CHARS_MAX, TRANSACTIONAL_ID_CHARS_MAX, is_valid_name
 from vq.reserved import Purpose, answered_topic, group_of, is_probe, is_reserved
 from vq.shown import shown
 
-__all__ = [
-    "ANONYMOUS",
-    "EVERYBODY",
-    "NEEDED",
-    "RULES_MAX",
-    "AccessDecision",
-    "AccessRule",
-    "AccessRules",
-    "AskingUser",
-    "Need",
-    "Resource",
-    "Right",
-    "RuleEffect",
-    "can_be",
-    "check_subject",
-    "decide",
-    "parse_resource",
-    "parse_rights",
-    "source_of",
-    "subject_of",
-]
-
 #: Most rules of a cluster.
 RULES_MAX: Final = 10_000
 #: Decisions that a set of rules remembers; the least recently asked ones are forgotten.

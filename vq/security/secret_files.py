@@ -11,8 +11,6 @@ from typing import Final
 
 from vq.errors import InvalidArgument
 
-__all__ = ["check_private", "read_secret", "read_secret_file", "read_with_stat"]
-
 #: Bytes of a file with one secret: more is none.
 _SECRET_BYTES_MAX: Final = 4_096
 

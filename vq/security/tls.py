@@ -26,20 +26,6 @@ from vq.errors import InvalidArgument
 from vq.log_lines import get_logger
 from vq.security.secret_files import check_private
 
-__all__ = [
-    "SYSTEM_CAS",
-    "ClientCertificates",
-    "Tls",
-    "TlsContexts",
-    "TlsMode",
-    "TlsNames",
-    "check_asked",
-    "closed_early",
-    "expiry_of",
-    "named_tls",
-    "why_no_tls",
-]
-
 logger = get_logger(__name__)
 
 #: As ``ca``: the certificate authorities that this machine trusts.

@@ -16,7 +16,7 @@ from vq.model import TopicSettings
 from vq.remoting.memory import MemoryNetwork
 from vq.store.commit.flusher import Flusher, FlushRunner, LoopFlusher
 from vq.store.disk.memory_disk import MemoryDisk
-from vq.store.log.log import LogConfig
+from vq.store.log.log_config import LogConfig
 from vq.testing.loop import SimulatedClock, clock_of_loop
 
 #: The cluster's name in ZooKeeper.

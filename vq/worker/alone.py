@@ -4,8 +4,6 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-__all__ = ["AloneGate"]
-
 
 class AloneGate:
     """Lets many messages run at a time, or one alone. Any thread."""

@@ -24,8 +24,6 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 from vq.errors import ContentUnreadable, InvalidArgument
 from vq.shown import shown
 
-__all__ = ["Parameters"]
-
 _PLAIN: Final = frozenset((bool, str, bytes, int, float, type(None)))
 _KINDS: Final = frozenset((inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY))
 

@@ -35,8 +35,6 @@ from vq.worker.soft_limit import SoftLimit, SoftTimeLimit
 from vq.worker.suspects import MessageKey
 from vq.worker.task import Task
 
-__all__ = ["DONE", "FAILED", "REFUSED", "ChildSettings", "run_child"]
-
 logger = get_logger(__name__)
 
 #: Exit codes: it finished what it had in hand; something failed, or it left at once; its handlers

@@ -19,8 +19,6 @@ from vq.model import Message
 from vq.shown import shown
 from vq.worker.task import Task, UnknownTask, arguments_of, name_in
 
-__all__ = ["Handlers", "Middleware", "find"]
-
 Call = Callable[[Message], Any]
 Middleware = Callable[[Message, Call], Any]
 """Code around each try: ``(message, call)``; it calls ``call(message)`` and returns its result."""

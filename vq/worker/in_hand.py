@@ -22,8 +22,6 @@ from vq.limits import NAME_CHARS_MAX
 from vq.model import Message
 from vq.worker.suspects import MessageKey
 
-__all__ = ["HeldByThread", "Slots", "key_of", "make_file"]
-
 _SLOT: Final = struct.Struct(f"=dqqqqqiH{NAME_CHARS_MAX}s")
 _BEGUN: Final = struct.Struct("=d")
 _COUNTS: Final = struct.Struct("=qq")

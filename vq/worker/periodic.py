@@ -23,8 +23,6 @@ from vq.log_lines import get_logger
 from vq.worker.schedules import schedule_of
 from vq.worker.task import Task
 
-__all__ = ["Periodic"]
-
 logger = get_logger(__name__)
 
 #: How often a process looks whether it holds the lease, and whether a clock was set; in seconds.

@@ -17,8 +17,6 @@ from vq.worker.config import CHILD_VARIABLE, FINISH, NOW
 from vq.worker.in_hand import HeldByThread, Slots, make_file
 from vq.worker.suspects import MessageKey
 
-__all__ = ["WorkerProcess"]
-
 logger = get_logger(__name__)
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")

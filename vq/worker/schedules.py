@@ -13,8 +13,6 @@ from apscheduler.triggers.cron import CronTrigger
 from vq.errors import InvalidArgument
 from vq.shown import shown
 
-__all__ = ["Cron", "EverySeconds", "Schedule", "schedule_of"]
-
 _FIELDS: Final = ("minute", "hour", "day", "month", "day_of_week")
 _DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 

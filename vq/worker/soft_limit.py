@@ -14,8 +14,6 @@ from typing import Any, Final
 from vq.errors import VqError
 from vq.model import Message
 
-__all__ = ["SoftLimit", "SoftTimeLimit"]
-
 _LOOKS: Final = 10  # in a limit
 _LOOK_S_MAX: Final = 0.5
 #: Steps of a loop after which an exception that another thread raised here has come.

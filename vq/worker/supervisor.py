@@ -35,8 +35,6 @@ from vq.worker.config import RunnerConfig
 from vq.worker.process import WorkerProcess
 from vq.worker.suspects import MessageKey, Suspects
 
-__all__ = ["Supervisor"]
-
 logger = get_logger(__name__)
 
 #: How often the parent looks at its processes, in seconds; a tenth of a time limit if that is less.

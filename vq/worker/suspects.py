@@ -19,8 +19,6 @@ topic counts anew, as for tries that raise.
 from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
-__all__ = ["SUSPECTS_MAX", "MessageKey", "Suspects"]
-
 #: More are not remembered; those that were noted first go.
 SUSPECTS_MAX: Final = 1_000
 

@@ -26,7 +26,7 @@ from vq.broker.partition.copied import show_copied
 from vq.errors import Busy, InvalidArgument, OffsetOutOfRange, UnknownTopic, VqError
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
-from vq.store.log.log import LogState
+from vq.store.log.log_config import LogState
 from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time

@@ -34,7 +34,8 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Place
 from vq.store.archive import archive_writer
 from vq.store.log.block import Block
-from vq.store.log.log import Log, LogState
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogState
 from vq.testing.waiting import WAIT_S, until
 
 WHERE = {"handle": 1, "topic": "t", "partition": 0}

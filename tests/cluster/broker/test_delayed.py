@@ -40,7 +40,7 @@ from vq.model import (
 )
 from vq.reserved import DELAYED_TOPIC
 from vq.store.disk.memory_disk import keep_all, keep_none
-from vq.store.log.log import LogConfig
+from vq.store.log.log_config import LogConfig
 from vq.store.records.record import Properties, encode_properties, encode_record
 from vq.testing.waiting import until
 

@@ -23,7 +23,7 @@ from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
-from vq.store.log.log import LogState
+from vq.store.log.log_config import LogState
 from vq.store.records.format import CONTROL_BYTES
 from vq.store.records.record import encode_record
 from vq.testing.waiting import until

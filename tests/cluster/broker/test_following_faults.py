@@ -17,7 +17,7 @@ from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
 from vq.store.care.divergence import diverged
 from vq.store.disk.memory_disk import keep_all
-from vq.store.log.log import LogBegin
+from vq.store.log.log_config import LogBegin
 from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time

@@ -25,7 +25,7 @@ from vq.coordination.tree.values.partitions import Partition
 from vq.errors import CoordinationError, NotMaster
 from vq.remoting.messages import decode_reply
 from vq.store.disk.memory_disk import MemoryDisk
-from vq.store.log.log import LogBegin
+from vq.store.log.log_config import LogBegin
 from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time

@@ -12,7 +12,8 @@ from vq.clock import ManualClock
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.tree.values.brokers import GroupState
 from vq.store.disk.memory_disk import MemoryDisk
-from vq.store.log.log import Log, LogBegin, LogConfig
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogBegin, LogConfig
 from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time

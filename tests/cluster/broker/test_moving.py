@@ -31,7 +31,7 @@ from vq.errors import (
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
-from vq.store.log.log import LogState
+from vq.store.log.log_config import LogState
 from vq.testing.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.virtual_time

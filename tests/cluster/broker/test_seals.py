@@ -26,7 +26,7 @@ from vq.errors import (
 )
 from vq.operations.partitions import placements
 from vq.remoting.messages import decode_reply
-from vq.store.log.log import LogState
+from vq.store.log.log_config import LogState
 from vq.testing.waiting import until
 
 pytestmark = pytest.mark.virtual_time

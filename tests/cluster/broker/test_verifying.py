@@ -22,7 +22,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import FLAG_HESSIAN, Command
 from vq.remoting.messages import encode_header
 from vq.store.care.walk import BadRange
-from vq.store.log.log import LogState
+from vq.store.log.log_config import LogState
 from vq.store.records.format import CONTROL_BYTES
 from vq.testing.waiting import until, until_true
 

@@ -31,7 +31,7 @@ from vq.reserved import SHARED_TOPIC
 from vq.store.commit.flusher import Flusher, FlushRunner, OnDone
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.disk.memory_names import RandomChance
-from vq.store.log.log import LogConfig
+from vq.store.log.log_config import LogConfig
 from vq.store.log.ticket import SyncTicket
 from vq.testing.loop import SimulatedClock, SimulatedProcess, VirtualLoop, generator
 from vq.testing.network import TappedNetwork

@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Alarm", "LoopAlarm"]
-
 
 class Alarm(Protocol):
     """Rings once for each name that is set. Loop-bound."""

@@ -20,8 +20,6 @@ from vq.clock import DAY_MS
 from vq.errors import InvalidArgument
 from vq.shown import shown
 
-__all__ = ["DailyTime", "due_now", "last_due", "next_due"]
-
 _ONE_DAY: Final = timedelta(days=1)
 
 

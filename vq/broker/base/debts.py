@@ -7,8 +7,6 @@ makes of one: a network, for IPv6.
 from collections import OrderedDict
 from typing import Final
 
-__all__ = ["Debts"]
-
 #: Debtors remembered; the one that owed something new least recently is forgotten first.
 DEBTORS_MAX: Final = 4_096
 

@@ -18,8 +18,6 @@ from typing import Any, Generic, TypeVar
 
 from vq.broker.base.histogram import Histogram
 
-__all__ = ["Fact", "FactKind", "Facts", "Table", "counter", "gauge", "histogram", "table"]
-
 T = TypeVar("T")
 
 

@@ -14,8 +14,6 @@ from typing import Final
 from vq.backoff import Backoff
 from vq.clock import Clock
 
-__all__ = ["give_way", "is_done"]
-
 #: A pause is so many times as long as what went before it took, so that others get most.
 PAUSE_SHARE: Final = 3.0
 PAUSE_S_MAX: Final = 1.0

@@ -33,8 +33,6 @@ from vq.clock import Clock
 from vq.errors import VqError
 from vq.log_lines import get_logger
 
-__all__ = ["Daily", "Every", "Job", "JobFacts", "JobState", "Jobs", "Trigger", "While"]
-
 logger = get_logger(__name__)
 
 #: Pauses after runs that failed as nobody expected; the longest one after any that failed.

@@ -11,8 +11,6 @@ from vq.clock import Clock
 from vq.log_lines import get_logger
 from vq.security.tls import TlsContexts
 
-__all__ = ["EXPIRES_SOON_S", "OwnCertificate"]
-
 logger = get_logger(__name__)
 #: How often the files are looked at; SIGHUP has it done at once.
 _LOOK_S: Final = 10.0

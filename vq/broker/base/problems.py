@@ -4,8 +4,6 @@ from typing import Any
 
 from vq.log_lines import Logger
 
-__all__ = ["Problems"]
-
 
 class Problems:
     """The problems of one kind of work.

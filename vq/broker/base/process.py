@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from prometheus_client import ProcessCollector
 from prometheus_client.metrics_core import Metric
 
-__all__ = ["Process", "RealProcess"]
-
 
 class Process:
     """A process of which nothing is known: the one of many nodes in memory.

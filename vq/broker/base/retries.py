@@ -5,8 +5,6 @@ from typing import Generic, TypeVar
 
 from vq.backoff import Backoff, Draws
 
-__all__ = ["NextTry", "Retries"]
-
 K = TypeVar("K", bound=Hashable)
 
 

@@ -16,8 +16,6 @@ from apscheduler.triggers.date import DateTrigger
 
 from vq.clock import Clock
 
-__all__ = ["ScheduledAlarm"]
-
 _NO_TIME: Final = timedelta(0)
 #: A ring ends at once, yet counts as under way for a turn of the loop; jobs see to overlaps.
 _INSTANCES: Final = 1_000_000

@@ -12,8 +12,6 @@ from typing import Final, NamedTuple, Protocol
 from vq.broker.base.runner import Lane, Runner, leave, wait_at_most
 from vq.clock import Clock
 
-__all__ = ["NO_PAUSES", "StepPace", "Steps", "take_steps"]
-
 #: How long one step waits for an archive elsewhere.
 ELSEWHERE_TIMEOUT_S: Final = 60.0
 

@@ -11,8 +11,6 @@ from typing import Final, NamedTuple
 from vq.broker.base.runner import Lane, Runner
 from vq.clock import Clock
 
-__all__ = ["FLUSH_SILENT_S", "SILENT_S", "DiskLooks", "Seen"]
-
 #: A directory that has not answered for so long is silent. A look asks for what the kernel has in
 #: memory; where a disk is only slow, it takes microseconds all the same.
 SILENT_S: Final = 5.0

@@ -22,8 +22,6 @@ import enum
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-__all__ = ["DiskLevel", "DiskWatch", "Marks"]
-
 #: No disk counts as larger: some file systems over a network have as much as their fields hold, and
 #: numbers of several directories are added.
 _BYTES_MAX: Final = 1 << 58

@@ -13,8 +13,6 @@ from vq.clock import Clock
 from vq.store.commit.flusher import Flusher, OnDone, Outcome
 from vq.store.log.ticket import SyncTicket
 
-__all__ = ["FlushMeter", "FlushTimes"]
-
 
 @dataclass(frozen=True, slots=True)
 class FlushTimes:

@@ -20,8 +20,6 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
-__all__ = ["LEAST_S", "SAMPLE_S", "WINDOWS_S", "Growth", "full_in_s", "slope"]
-
 SAMPLE_S: Final = 120.0
 WINDOWS_S: Final = (2 * 3_600.0, 6 * 3_600.0, 24 * 3_600.0)
 LEAST_S: Final = 1_200.0

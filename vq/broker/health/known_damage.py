@@ -10,10 +10,9 @@ from typing import Final
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.partition_state import ChannelState
 from vq.store.care.walk import BadRange
-from vq.store.log.log import Log, LogState
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogState
 from vq.store.log.piece import Piece
-
-__all__ = ["Known", "Pass", "is_broken"]
 
 #: Damaged ranges that a partition keeps; further ones are added to the last.
 RANGES_MAX: Final = 64

@@ -5,8 +5,6 @@ from pathlib import Path
 
 from vq.model import Address
 
-__all__ = ["Repair"]
-
 
 @dataclass(frozen=True, slots=True)
 class Repair:

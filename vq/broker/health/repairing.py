@@ -57,7 +57,8 @@ from vq.store.care.walk import BadRange
 from vq.store.disk.disk import Disk
 from vq.store.disk.new_block import NewBlock
 from vq.store.log.block import Block
-from vq.store.log.log import Log, LogState
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogState
 from vq.store.log.repair_file import put_back
 
 logger = get_logger(__name__)

@@ -30,7 +30,8 @@ from vq.store.archive.archived_file import stored_length
 from vq.store.care.reported import ReportedWalk
 from vq.store.care.walk import BadRange, Walk
 from vq.store.disk.disk import Disk
-from vq.store.log.log import Log, LogState
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogState
 from vq.store.log.piece import Piece
 
 logger = get_logger(__name__)

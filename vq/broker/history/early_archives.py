@@ -49,8 +49,6 @@ from vq.store.log.block_facts import read_facts
 from vq.store.log.log import Log
 from vq.store.log.retention import OpenBlock
 
-__all__ = ["EarlyArchiver", "fits"]
-
 logger = get_logger(__name__)
 
 #: How often the disks are looked at …

@@ -21,8 +21,6 @@ from vq.coordination.tree.reading import children_or_none
 from vq.coordination.tree.values.brokers import BrokerLoad
 from vq.store.log.retention import Kept
 
-__all__ = ["Pressed", "Relief"]
-
 #: A copy deletes what its master has deleted, and publishes its load again, within this time.
 FOLLOW_S: Final = 15.0
 

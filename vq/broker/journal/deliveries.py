@@ -25,8 +25,6 @@ from vq.errors import VqError
 from vq.log_lines import get_logger
 from vq.model import ProducerStamp, TopicPartition
 
-__all__ = ["DONE_S", "RETRY_S", "Deliveries", "LeftOut", "Source"]
-
 logger = get_logger(__name__)
 
 #: One batch of the log has at most so many notes, of about so many items: a batch has a bound.

@@ -4,8 +4,6 @@ from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
-__all__ = ["OFFSET_AT", "PACKED", "Item", "packed", "unpacked"]
-
 #: An item in memory: its fields, in their order.
 PACKED: Final = Struct("<QQII")
 #: Where in that the offset is.

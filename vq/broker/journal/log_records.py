@@ -23,8 +23,6 @@ from vq.store.records.format import CONTROL_BYTES, RECORD_HEADER_BYTES
 from vq.store.records.record import Record, bytes_needed, decode_into
 from vq.store.records.scan import first_control
 
-__all__ = ["LogRecords"]
-
 logger = get_logger(__name__)
 
 #: What is read at a time: to take it apart holds the loop for one or two milliseconds.

@@ -20,9 +20,6 @@ from vq.errors import CorruptData
 from vq.model import ProducerStamp, TopicPartition
 from vq.store.records.record import encode_record
 
-__all__ = ["NOTE_TAG", "UNKNOWN", "Done", "Sent", "behind", "decode", "delivery_in"]
-__all__ += ["encode", "encode_delivery", "items_in", "pack_items"]
-
 T = TypeVar("T")
 
 NOTE_TAG: Final = b"_vq.note"

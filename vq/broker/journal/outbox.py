@@ -33,8 +33,6 @@ from vq.remoting.format import Command
 from vq.remoting.login import MEMBER_LOGIN
 from vq.remoting.transport import Network
 
-__all__ = ["Gone", "NotRemembered", "Outbox", "Parcel"]
-
 logger = get_logger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 5.0

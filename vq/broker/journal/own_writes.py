@@ -15,8 +15,6 @@ from vq.remoting.format import Command, Header
 from vq.remoting.frames import Buffer
 from vq.remoting.membership import Principal
 
-__all__ = ["append_notes"]
-
 _NOTES: Final = RequestId(Command.PUT, 0, 0)
 
 

@@ -25,8 +25,6 @@ from vq.errors import NotMaster, VqError
 from vq.log_lines import get_logger
 from vq.store.records.record import Record
 
-__all__ = ["LOOK_S", "READ_AGAIN_S", "DeliveringReader", "JournalReader"]
-
 logger = get_logger(__name__)
 
 #: The clock is looked at so often at least: it may be set.

@@ -15,8 +15,6 @@ from vq.broker.standing.gate import Gate
 from vq.clock import Clock
 from vq.errors import Busy, InvalidRequest, NotMaster
 
-__all__ = ["JournalReaders"]
-
 R = TypeVar("R", bound=JournalReader)
 
 

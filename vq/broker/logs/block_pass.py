@@ -20,8 +20,6 @@ from vq.clock import Clock
 from vq.errors import VqError
 from vq.log_lines import get_logger
 
-__all__ = ["BlockPass", "TopicWork", "Visitor"]
-
 logger = get_logger(__name__)
 
 #: The loop runs other things after so many visits that found nothing to do.

@@ -28,7 +28,8 @@ from vq.log_lines import get_logger
 from vq.store.archive.archived_file import NotInMemory
 from vq.store.care.divergence import Diverged
 from vq.store.log.block import Block
-from vq.store.log.log import Log, LogBegin, LogState
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogBegin, LogState
 
 logger = get_logger(__name__)
 

@@ -14,8 +14,6 @@ from vq.broker.partition.places import lost_at_start
 from vq.broker.partition.ranges import end_of_range, is_cut_short, lost_in_take_overs
 from vq.clock import Clock
 
-__all__ = ["channel_problems", "ranges_of"]
-
 
 def channel_problems(channels: Collection[Channel], clock: Clock) -> list[str]:
     """Return what STATUS tells beside the states of partitions; bounded."""

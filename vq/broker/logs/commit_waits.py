@@ -6,8 +6,6 @@ from vq.broker.base.flusher_share import is_done
 from vq.broker.partition.channel import Channel
 from vq.errors import Busy
 
-__all__ = ["is_stored", "until_committed"]
-
 #: How long a SEAL waits until the nodes in sync have the whole log; one that does not leaves the
 #: set within this time.
 COMMIT_WAIT_S = 6.0

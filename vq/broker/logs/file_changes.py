@@ -7,8 +7,6 @@ from weakref import WeakValueDictionary
 
 from vq.model import TopicPartition
 
-__all__ = ["FileChanges"]
-
 
 class FileChanges:
     """The locks of the partitions whose files somebody changes. Loop-bound."""

@@ -18,8 +18,6 @@ from vq.errors import DirectoryRefused, DiskFull
 from vq.log_lines import get_logger
 from vq.store.directory.directory import Trashed
 
-__all__ = ["Leftovers"]
-
 logger = get_logger(__name__)
 
 

@@ -40,8 +40,8 @@ from vq.store.disk.disk import Disk
 from vq.store.log.begun import Beginning, BegunLog
 from vq.store.log.block import Block, BlockCache
 from vq.store.log.holdings import put_aside
-from vq.store.log.log import Log, LogConfig, LogState
-from vq.store.log.log_config import FROM_THE_FIRST, LogBegin
+from vq.store.log.log import Log
+from vq.store.log.log_config import FROM_THE_FIRST, LogBegin, LogConfig, LogState
 from vq.store.records.format import CHECKPOINT_NAME
 
 logger = get_logger(__name__)

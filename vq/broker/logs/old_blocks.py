@@ -18,16 +18,6 @@ from vq.store.log.log import Log
 from vq.store.log.piece import Piece
 from vq.store.log.retention import Kept
 
-__all__ = [
-    "ahead_ms_of",
-    "closed_blocks",
-    "first_ms_of",
-    "is_ahead",
-    "is_whole",
-    "kept_of",
-    "read_block",
-]
-
 #: An append time so far ahead of the clock is not believed. A clock that goes back by less makes
 #: blocks look younger for as long as that.
 AHEAD_MS: Final = 3_600_000

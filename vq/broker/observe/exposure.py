@@ -10,8 +10,6 @@ from vq.broker.security.authority import Authority
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.ports import is_loopback
 
-__all__ = ["Exposure"]
-
 #: Clients, and missing rights, that one answer has.
 ANONYMOUS_MAX: Final = 50
 MISSING_MAX: Final = 200

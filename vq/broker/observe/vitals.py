@@ -19,8 +19,6 @@ from vq.broker.standing.gate import Gate, Stage
 from vq.coordination.tree.coordinator import Coordinator, SessionState
 from vq.remoting.hello import ServerIdentity
 
-__all__ = ["LOOK_S", "Vitals"]
-
 #: How often it is looked how late the loop is.
 LOOK_S: Final = 0.25
 

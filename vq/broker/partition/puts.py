@@ -23,12 +23,10 @@ from vq.model import FlushMode, ProducerStamp, Replication
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.remoting.format import Access
-from vq.store.log.log import LogState
+from vq.store.log.log_config import LogState
 from vq.store.records.format import CONTROL_BYTES, records_mark
 from vq.store.records.producers import Records
 from vq.store.records.record import has_tag
-
-__all__ = ["acknowledge_known", "put"]
 
 # Looked up for each batch.
 _SYNC: Final = FlushMode.SYNC

@@ -11,20 +11,8 @@ from vq.broker.partition.partition_state import ChannelEvent
 from vq.errors import StorageFailed
 from vq.model import Span
 from vq.store.care.divergence import Diverged
-from vq.store.log.log import Log, LogBegin, LogState
-
-__all__ = [
-    "add_older",
-    "earliest",
-    "end_of_range",
-    "holding",
-    "is_cut_short",
-    "log_begin",
-    "lost_in_take_overs",
-    "promised_start",
-    "range_at",
-    "take_logs",
-]
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogBegin, LogState
 
 
 def add_older(

@@ -52,7 +52,8 @@ from vq.remoting.format import Command
 from vq.remoting.login import MEMBER_LOGIN
 from vq.remoting.transport import Network, nobody_listens
 from vq.store.archive.archived_file import NotInMemory
-from vq.store.log.log import Log, LogBegin
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogBegin
 from vq.store.log.lookup import EpochEnd
 from vq.store.records.format import OFFSET_MAX
 from vq.turn import Turn
@@ -272,7 +273,6 @@ class Follower:
             following,
             self._node,
             self._logs,
-            self._disks,
             self._turn,
             bytes_per_s=self._bytes_per_s,
         )

@@ -27,8 +27,6 @@ from vq.log_lines import get_logger
 from vq.security.quotas import QuotaLimit, Quotas, UsageAccount
 from vq.security.rules import ANONYMOUS
 
-__all__ = ["CLIENTS_PER_USER_MAX", "OTHERS", "USERS_TOLD_MAX", "Accounts", "known_quotas"]
-
 logger = get_logger(__name__)
 
 #: Client ids of one user that have an account of their own.

@@ -30,8 +30,6 @@ from vq.security.scram import (
 )
 from vq.shown import shown
 
-__all__ = ["AuthenticatedPeer", "Authentication"]
-
 logger = get_logger(__name__)
 
 _GONE: Final = "user {!r} was removed, or its password or its roles were changed; connect again"

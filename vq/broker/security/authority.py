@@ -25,8 +25,6 @@ from vq.remoting.membership import Principal
 from vq.security.rules import ANONYMOUS, AccessDecision, Need, Resource, Right, can_be
 from vq.shown import shown
 
-__all__ = ["Authority", "Missing"]
-
 logger = get_logger(__name__)
 
 #: At most one line in this time tells of what the rules do not allow.

@@ -14,8 +14,6 @@ from vq.reserved import DELAYED_TOPIC, Purpose, group_of, is_reserved, origin_in
 from vq.security.rules import Need, Resource, Right
 from vq.store.records.record import Record, decode_records, read_delivery, read_properties
 
-__all__ = ["Demand", "demand_of", "looks_inside", "of_transaction"]
-
 #: Takes the header and the body of a request.
 Demand = Callable[[Any, bytes], Iterable[Need]]
 

@@ -20,8 +20,6 @@ from vq.coordination.tree.values.access import AccessList
 from vq.log_lines import get_logger
 from vq.security.rules import AccessRules
 
-__all__ = ["KnownRules"]
-
 logger = get_logger(__name__)
 
 #: The part of the greatest age after which they are read again, if that is less than ``AUDIT_S``.

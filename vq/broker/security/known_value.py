@@ -21,8 +21,6 @@ from vq.coordination.tree.keeper import Keeper
 from vq.coordination.tree.mirror import Mirror
 from vq.log_lines import get_logger
 
-__all__ = ["AUDIT_S", "KnownValue", "ValueSource"]
-
 logger = get_logger(__name__)
 T = TypeVar("T")
 

@@ -2,8 +2,6 @@
 
 from typing import Final, TypeAlias
 
-__all__ = ["MEMBER", "OwnedNumber", "Owners"]
-
 #: A transaction of the journal; or a topic, and a producer id or a transaction of one batch there.
 OwnedNumber: TypeAlias = int | tuple[str, int]
 

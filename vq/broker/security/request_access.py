@@ -24,8 +24,6 @@ from vq.remoting.format import Command
 from vq.remoting.membership import Principal
 from vq.security.rules import ANONYMOUS, Need, Resource, Right
 
-__all__ = ["NOT_STORED", "RequestAccess", "StoredTransaction"]
-
 #: Topics that are remembered as allowed, of all users; all are forgotten when there are more.
 GRANTED_MAX: Final = 65_536
 #: Looked up for each request.

@@ -40,7 +40,7 @@ from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
-from vq.store.log.log import LogBegin
+from vq.store.log.log_config import LogBegin
 
 logger = get_logger(__name__)
 

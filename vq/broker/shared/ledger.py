@@ -45,17 +45,6 @@ from vq.errors import Busy, InvalidRequest, SequenceStale
 from vq.limits import KIB
 from vq.shown import shown
 
-__all__ = [
-    "FREES",
-    "Now",
-    "ReceiveAsk",
-    "SharedGroup",
-    "SharedLedger",
-    "SharedSource",
-    "Told",
-    "ToldKeys",
-]
-
 ACK, RELEASE, REJECT, EXTEND, UNUSED = SettlementKind
 #: With these, others may have the messages.
 FREES: Final = frozenset({RELEASE, UNUSED})

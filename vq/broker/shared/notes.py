@@ -18,27 +18,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from vq.broker.journal import notes
 
-__all__ = [
-    "Acquired",
-    "Forgotten",
-    "Granted",
-    "JournalFloor",
-    "Lost",
-    "MemberState",
-    "Members",
-    "Note",
-    "OpenRun",
-    "SettledMessages",
-    "Settlement",
-    "SettlementKind",
-    "SourceKey",
-    "SourceState",
-    "decode_note",
-    "encode_note",
-    "floor_in",
-    "is_snapshot",
-]
-
 _GRANTED: Final = Struct(">HQII")
 _SETTLEMENT: Final = Struct(">HQIQBQ")
 _LOST: Final = Struct(">HQIQ")

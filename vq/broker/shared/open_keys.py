@@ -13,8 +13,6 @@ from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-__all__ = ["OpenKeys", "OpenNumbers"]
-
 
 class OpenNumbers(Protocol):
     """Open messages that follow each other, from ``first`` up to, but without, ``end``."""

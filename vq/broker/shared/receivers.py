@@ -11,8 +11,6 @@ from vq.broker.shared.notes import Acquired
 from vq.errors import Busy, InvalidRequest, VqError
 from vq.security.rules import Need, Resource, Right
 
-__all__ = ["Receivers", "WaitingMember"]
-
 #: Members that wait at one journal.
 WAITING_MAX: Final = 10_000
 

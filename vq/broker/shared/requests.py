@@ -18,17 +18,6 @@ from vq.errors import InvalidRequest
 from vq.remoting import wire_pb2 as wire
 from vq.shown import shown
 
-__all__ = [
-    "ask_of",
-    "check_group",
-    "cuts_of",
-    "keys_of",
-    "lows_of",
-    "settlements_of",
-    "sources_of",
-    "status_of",
-]
-
 #: Numbers of messages, and how many follow each other.
 _NUMBER_MAX = 2**63 - 1
 _RUN_MAX = 2**31 - 1

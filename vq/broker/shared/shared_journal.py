@@ -61,8 +61,6 @@ from vq.shown import shown
 from vq.store.records.record import Record
 from vq.tasks import in_turns
 
-__all__ = ["SharedCounts", "SharedJournal"]
-
 logger = get_logger(__name__)
 
 #: What is open is noted again once so much was written behind it, and twice the size of all such

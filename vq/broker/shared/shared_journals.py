@@ -21,8 +21,6 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.reserved import SHARED_TOPIC
 
-__all__ = ["SharedJournals"]
-
 #: A range of a partition that was moved away is kept for so long: by then all that is needed of it
 #: is noted again in the next one.
 KEPT_MS: Final = 86_400_000

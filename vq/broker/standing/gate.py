@@ -16,8 +16,6 @@ from vq.broker.standing.role import Role
 from vq.errors import Busy, ShuttingDown, VqError
 from vq.remoting.hello import ServerIdentity
 
-__all__ = ["Gate", "Stage"]
-
 
 class Stage(Enum):
     """How far a node is with its start and its end."""

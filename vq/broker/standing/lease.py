@@ -3,8 +3,6 @@
 from vq.clock import Clock
 from vq.coordination.tree.coordinator import Coordinator
 
-__all__ = ["MARGIN", "Lease"]
-
 #: Share of the session time-out kept as a margin for clocks that run at different speeds.
 MARGIN = 1 / 3
 

@@ -14,8 +14,6 @@ from typing import Final
 
 from vq.errors import InternalError
 
-__all__ = ["NODE_EVENTS", "NODE_RULES", "NODE_TRANSITIONS", "NodeEvent", "NodeRules", "NodeState"]
-
 
 class NodeState(StrEnum):
     """How a node stands in its group; ``NODE_RULES`` says what each means and allows."""

@@ -15,8 +15,6 @@ from vq.broker.standing.node_state import NODE_RULES, NodeEvent, NodeState, next
 from vq.errors import VqError
 from vq.log_lines import get_logger
 
-__all__ = ["Role"]
-
 logger = get_logger(__name__)
 
 

@@ -10,8 +10,6 @@ from vq.broker.journal import notes
 from vq.broker.journal.items import Item
 from vq.broker.journal.notes import Done, Sent
 
-__all__ = ["Cancelled", "Note", "decode_note", "encode_note"]
-
 
 class Cancelled(NamedTuple):
     """A message was recalled."""

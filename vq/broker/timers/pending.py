@@ -16,8 +16,6 @@ from typing import Final
 from vq.broker.journal.items import OFFSET_AT, PACKED, Item, packed, unpacked
 from vq.clock import MINUTE_MS
 
-__all__ = ["PAGE_BYTES", "STEP", "Pending"]
-
 _OFFSET: Final = Struct("<Q")  # the second field of it
 _pack = PACKED.pack
 _SECOND_MS: Final = 1_000

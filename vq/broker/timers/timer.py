@@ -37,8 +37,6 @@ from vq.log_lines import get_logger
 from vq.model import Cancellation, TopicPartition
 from vq.store.records.record import Record, read_delivery
 
-__all__ = ["Timer"]
-
 logger = get_logger(__name__)
 
 #: Cancellations that are remembered, so that one that is repeated has the same answer.

@@ -21,9 +21,6 @@ from vq.remoting.connection import RequestId
 from vq.reserved import DELAYED_TOPIC
 from vq.security.rules import Resource, Right
 
-__all__ = ["Timers"]
-
-
 #: A range of a partition that was moved away is kept for so long: longer than anything waits.
 KEPT_MS: Final = (limits.DELAY_S_MAX + 86_400) * 1_000
 

@@ -17,8 +17,6 @@ from vq.broker.base.session import Session
 from vq.broker.transactions.ledger import TransactionLedger
 from vq.errors import Busy, VqError
 
-__all__ = ["CheckDesk", "WaitingProducer"]
-
 #: Producers that wait at one journal.
 WAITING_MAX: Final = 1_000
 #: Answers for which messages are read at a time: each has up to 4 MiB of them.

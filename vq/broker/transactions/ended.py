@@ -14,8 +14,6 @@ from vq.broker.transactions.judging import Ended
 from vq.errors import Busy
 from vq.model import time_ms_of
 
-__all__ = ["AHEAD_MAX", "AHEAD_MS", "ENDED_MAX", "REMEMBERED_MS", "EndedTransactions"]
-
 #: The first request of a transaction comes at most so long after its number was made, and the
 #: clocks of producer and master differ by no more.
 BEGUN_WITHIN_MS: Final = 5 * 60_000

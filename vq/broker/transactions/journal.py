@@ -71,8 +71,6 @@ from vq.remoting import wire_pb2 as wire
 from vq.store.records.record import Record, decode_records
 from vq.tasks import begin_task
 
-__all__ = ["Journal", "JournalCounts"]
-
 logger = get_logger(__name__)
 
 #: A transactional id, what is prepared and a decision that is kept are noted again once so much was

@@ -8,8 +8,6 @@ from vq.broker.journal.notes import UNKNOWN
 from vq.broker.transactions.notes import Carried, CheckPlan, PartPiece
 from vq.model import TopicPartition, TransactionState
 
-__all__ = ["JournaledPart", "JournaledTransaction", "add_piece", "carried", "uncarried"]
-
 _STORED: Final = attrgetter("stored")
 
 

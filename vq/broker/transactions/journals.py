@@ -24,8 +24,6 @@ from vq.remoting.connection import RequestId
 from vq.reserved import DELAYED_TOPIC, TRANSACTIONS_TOPIC
 from vq.security.rules import ANONYMOUS, Need, Resource, Right
 
-__all__ = ["Journals"]
-
 #: A range of a partition that was moved away is kept for so long: longer than anyone asks for what
 #: ended there.
 KEPT_MS: Final = 86_400_000

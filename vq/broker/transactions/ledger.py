@@ -51,8 +51,6 @@ from vq.errors import Busy, InvalidRequest, TransactionRefused
 from vq.model import TransactionState, time_ms_of
 from vq.shown import shown
 
-__all__ = ["TransactionLedger"]
-
 OPEN: Final = TransactionState.OPEN
 PREPARED: Final = TransactionState.PREPARED
 COMMITTED: Final = TransactionState.COMMITTED

@@ -23,24 +23,6 @@ from vq.broker.journal import notes
 from vq.broker.journal.notes import Done, Sent
 from vq.model import TopicPartition, TransactionState
 
-__all__ = [
-    "FENCED",
-    "PIECE_BYTES",
-    "RECOVERED",
-    "TIME_OUT",
-    "UNDECIDED",
-    "Carried",
-    "CheckPlan",
-    "Checked",
-    "Client",
-    "Note",
-    "PartPiece",
-    "TransactionStep",
-    "decode_note",
-    "encode_note",
-]
-__all__ += ["piece_bytes"]
-
 #: Of a part, so much goes into one note: a record has room for it, and for what is before it.
 PIECE_BYTES: Final = limits.MESSAGE_BYTES_MAX - 4 * limits.KIB
 #: Who decides if nobody asks.

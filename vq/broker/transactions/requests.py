@@ -23,9 +23,6 @@ from vq.reserved import DELAYED_TOPIC, SHARED_TOPIC, TRANSACTIONS_TOPIC
 from vq.shown import shown
 from vq.store.records.record import has_tag
 
-__all__ = ["check_client", "check_group", "check_request", "part_status_of", "pieces_of", "plan_of"]
-__all__ += ["response_of", "state_of", "status_of"]
-
 
 def check_request(request: wire.TransactRequest, size: int) -> None:
     """Return if a request has what it may have, and its body so many bytes.

@@ -19,8 +19,9 @@ from vq.cli.base.options import (
 )
 from vq.cli.base.text import utc
 from vq.client.cluster import ClusterClient
+from vq.coordination.tree.values.runs import ArchiveTopicRun
 from vq.operations.archives import archive_runs
-from vq.operations.archives.archive_runs import ArchiveNodeRun, ArchiveRun, ArchiveTopicRun
+from vq.operations.archives.archive_runs import ArchiveNodeRun, ArchiveRun
 from vq.operations.base.sizes import bytes_text
 
 _TOTALS: Final = (

@@ -9,7 +9,6 @@ import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Final, Protocol, Self
 
 from vq.cli.base.text import as_json_line
@@ -17,8 +16,6 @@ from vq.errors import Busy, InvalidArgument, VqError
 from vq.extras import install_command
 from vq.limits import MIB
 from vq.model import Message, time_ms_of
-
-__all__ = ["FORMATS", "ExportFile", "NotInstalled", "check_place", "format_of"]
 
 #: By the name of the format: the suffixes that mean it.
 FORMATS: Final = {"jsonl": (".jsonl", ".ndjson", ".json"), "parquet": (".parquet",)}
@@ -111,12 +108,7 @@ class ExportFile:
         self._writer.write(messages)
         self.messages += len(messages)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
         if error is not None:
             self._drop()
             return

@@ -10,8 +10,6 @@ import click
 from vq.cli.base.settings import Sources, is_given
 from vq.security.secret_files import read_secret
 
-__all__ = ["ask_password", "new_password"]
-
 
 def ask_password(sources: Sources) -> str:
     """Return the password of ``--user`` as a person types it; "" if nobody is asked.

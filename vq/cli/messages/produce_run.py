@@ -18,8 +18,6 @@ from vq.client.producer.spread.partitioner import (
 from vq.errors import InvalidArgument, Refused
 from vq.model import Message
 
-__all__ = ["LineRate", "OnePartition", "ProduceRun"]
-
 #: After a wait of the producer, ``--rate`` makes up for at most so long.
 _CATCH_UP_S = 0.01
 

@@ -4,7 +4,5 @@ from vq.cli.reports.report import report
 from vq.cli.reports.report_audit import audit
 from vq.cli.reports.report_capacity import capacity
 
-__all__ = ["report"]
-
 report.add_command(capacity)
 report.add_command(audit)

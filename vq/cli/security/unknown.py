@@ -4,8 +4,6 @@ from vq.cli.base.options import Invocation
 from vq.errors import VqError
 from vq.operations.security.users import why_unknown
 
-__all__ = ["remark_unknown"]
-
 
 def remark_unknown(invocation: Invocation, subject: str) -> None:
     """Say on stderr that there is no such user, or that nobody has such a role.

@@ -4,8 +4,6 @@ import threading
 
 from vq.errors import InvalidState
 
-__all__ = ["check_one_thread"]
-
 
 def check_one_thread(owner: threading.Thread | None, me: threading.Thread) -> None:
     """Return if a thread may call: nobody has messages, or it has, or who had them has ended.

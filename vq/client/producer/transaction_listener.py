@@ -10,9 +10,6 @@ from vq.errors import InvalidArgument
 from vq.model import SendResult, TransactionState
 from vq.shown import shown
 
-__all__ = ["COMMIT", "ROLLBACK", "UNKNOWN", "HalfResult", "TransactionListener"]
-__all__ += ["TransactionResolution", "check_listener"]
-
 
 class TransactionResolution(enum.Enum):
     """What a listener says of a half message; ``vq.COMMIT`` and its like are these."""

@@ -24,8 +24,6 @@ from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.errors import CoordinationError
 from vq.log_lines import get_logger
 
-__all__ = ["DeadMasters"]
-
 logger = get_logger(__name__)
 
 #: Number of processes to remember whose registrations were removed.

@@ -4,8 +4,6 @@
 says, its owner wakes the first two. ``leadership`` tells it when nothing is lacking any more.
 """
 
-__all__ = ["Fitness"]
-
 
 class Fitness:
     """The fitness of a node that lacks nothing: a broker says what it knows of its own."""

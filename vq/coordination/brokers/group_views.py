@@ -18,8 +18,6 @@ from vq.coordination.tree.values.brokers import (
 from vq.log_lines import get_logger
 from vq.model import GroupView
 
-__all__ = ["counted_groups", "groups", "known_nodes"]
-
 logger = get_logger(__name__)
 
 

@@ -27,27 +27,6 @@ from dataclasses import dataclass, replace
 from vq.coordination.tree.values.brokers import NODES_LEFT_MAX, GroupState
 from vq.errors import CoordinationError
 
-__all__ = [
-    "Candidate",
-    "ChangeRefused",
-    "MastershipRefused",
-    "MayLackMessages",
-    "check_directory",
-    "elected",
-    "follows",
-    "forgotten",
-    "goes_first",
-    "joined",
-    "keeps_leading",
-    "lacks_messages",
-    "left",
-    "longest",
-    "named_uncleanly",
-    "offered",
-    "successor",
-    "withdrawn",
-]
-
 
 class MastershipRefused(CoordinationError):
     """This node must not lead its group now; the message says why and what to do."""

@@ -19,8 +19,6 @@ from vq.coordination.tree.update import Plan, apply_plan, update
 from vq.coordination.tree.values.cluster import SECRET_BYTES, ClusterSecret
 from vq.errors import CoordinationError
 
-__all__ = ["cluster_secret", "read_secret", "replace_secret"]
-
 
 async def cluster_secret(coordinator: Coordinator, random: Callable[[int], bytes]) -> bytes:
     """Return the secret; if there is none, make it, once, however many do so at the same time.

@@ -20,16 +20,6 @@ from vq.coordination.tree.paths import ACTS
 from vq.coordination.tree.reading import children_or_none
 from vq.coordination.tree.values.audit import ActOutcome, ActRecord
 
-__all__ = [
-    "ACTS_MAX",
-    "KnownAct",
-    "begin_acts",
-    "forget_act",
-    "is_strange",
-    "list_acts",
-    "read_acts",
-]
-
 #: Records that are kept.
 ACTS_MAX: Final = 5_000
 

@@ -33,17 +33,6 @@ from vq.coordination.tree.values.allocations import (
 )
 from vq.errors import CoordinationError, InvalidArgument
 
-__all__ = [
-    "KnownOrder",
-    "forget_orders",
-    "is_cancelled",
-    "make_order",
-    "read_order",
-    "read_orders",
-    "want_end",
-    "write_progress",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class KnownOrder:

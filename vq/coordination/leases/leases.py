@@ -36,8 +36,6 @@ from vq.coordination.tree.values.leases import LeaseFence, LeaseHolder
 from vq.errors import CoordinationError
 from vq.log_lines import get_logger
 
-__all__ = ["ALLOCATION", "ARCHIVE", "JobLease", "LeaseNotHeld", "read_holder"]
-
 logger = get_logger(__name__)
 
 #: The job that makes a run of the archive every day.

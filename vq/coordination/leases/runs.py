@@ -36,19 +36,6 @@ from vq.coordination.tree.values.runs import (
 )
 from vq.errors import CoordinationError
 
-__all__ = [
-    "Runs",
-    "TooManyRuns",
-    "begin_runs",
-    "forget_runs",
-    "make_run",
-    "read_result",
-    "read_results",
-    "read_run",
-    "read_runs",
-    "write_result",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Runs:

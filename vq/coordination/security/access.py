@@ -8,8 +8,6 @@ from vq.coordination.tree.single import change_single, read_single
 from vq.coordination.tree.values.access import AccessList
 from vq.security.rules import AccessRules
 
-__all__ = ["KnownAccess", "change_access", "read_access"]
-
 
 class KnownAccess(NamedTuple):
     """The rules as they were read.

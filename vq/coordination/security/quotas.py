@@ -7,8 +7,6 @@ from vq.coordination.tree.single import change_single, read_single
 from vq.coordination.tree.values.quotas import QuotaList
 from vq.security.quotas import Quotas
 
-__all__ = ["change_quotas", "read_quotas"]
-
 
 async def read_quotas(coordinator: Coordinator) -> Quotas:
     """Return the quotas; none where nobody has set any. Raises as ``read_single`` does."""

@@ -20,16 +20,6 @@ from vq.coordination.tree.update import update
 from vq.coordination.tree.values.users import StoredUser
 from vq.errors import CoordinationError
 
-__all__ = [
-    "UnknownUser",
-    "UserExists",
-    "add_user",
-    "change_user",
-    "read_user",
-    "read_users",
-    "remove_user",
-]
-
 
 class UnknownUser(CoordinationError):
     """There is no user of this name."""

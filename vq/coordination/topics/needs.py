@@ -13,8 +13,6 @@ from vq.coordination.tree.coordinator import Coordinator
 from vq.coordination.tree.reading import gather_all
 from vq.coordination.tree.values.group_terms import GroupModel
 
-__all__ = ["NO_GROUP", "Needs", "read_needs"]
-
 #: Who needs the messages of a topic that no group reads: somebody who is to come.
 NO_GROUP: Final = "no consumer group"
 

@@ -16,8 +16,6 @@ from vq.coordination.tree.values.topics import (
     READY,
 )
 
-__all__ = ["read_summaries", "summarize_readable", "summarize_topics"]
-
 
 async def summarize_topics(coordinator: Coordinator) -> list[CountedTopic]:
     """Return all topics that are ready, sorted by name, without their partitions."""

@@ -20,6 +20,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
 
+from vq.bounds import check_between
 from vq.coordination.brokers.group_views import counted_groups
 from vq.coordination.brokers.open_counts import (
     COUNTS_PER_MULTI_MAX,
@@ -63,24 +64,6 @@ from vq.errors import CoordinationError, InvalidArgument, UnknownPartition, Unkn
 from vq.limits import AUTO_CREATE_PARTITIONS_MAX
 from vq.model import PartitionPlacement, Span, TopicOrigin, TopicSettings, check_name
 from vq.reserved import check_may_grow
-
-__all__ = [
-    "TopicExists",
-    "TopicView",
-    "add_partitions",
-    "alter_settings",
-    "change_placement",
-    "change_settings",
-    "check_partition",
-    "counts_of",
-    "create_topic",
-    "delete_topic",
-    "deleted_among",
-    "describe_topic",
-    "list_topics",
-    "touch_partition",
-    "was_deleted",
-]
 
 #: Returns a check that must hold when a topic is created.
 OnlyIf = Callable[[], Awaitable[Check]]
@@ -266,8 +249,7 @@ async def add_partitions(coordinator: Coordinator, name: str, count: int) -> Top
             or it is the journal of transactions.
     """
     check_may_grow(name)
-    if not 1 <= count <= STEP_PARTITIONS:
-        raise InvalidArgument(f"count = {count} is outside [1, {STEP_PARTITIONS}]")
+    check_between("count", count, 1, STEP_PARTITIONS)
     view = await describe_topic(coordinator, name)
     total, path = len(view.partitions) + count, TopicNode.path(name)
     was_lost = False

@@ -25,8 +25,6 @@ from vq.coordination.tree.values.identities import Identities
 from vq.errors import InvalidArgument
 from vq.topic_pattern import matches
 
-__all__ = ["PARENTS_OF_CLIENTS", "acl_of", "checked_auth", "identity_of"]
-
 #: The parent of what writers of repeatable writes keep; see ``vq.coordination.leases.writes``.
 _WRITES: Final = "writes"
 _PASSWORD_CHARS: Final = range(16, 257)

@@ -6,8 +6,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Pipe"]
-
 
 class Wire(Protocol):
     """What the pipes of an ensemble have in common; in practice ``MemoryEnsemble``.

@@ -2,8 +2,6 @@
 
 from vq.coordination.tree.coordinator import EventKind, Watch, WatchEvent
 
-__all__ = ["Watches"]
-
 
 class Watches:
     """Whom an event is told to. Setting a watch again is a no-op.

@@ -8,8 +8,6 @@ here, up to a bound of its own.
 import math
 from typing import Final
 
-__all__ = ["WINDOW_S", "RoundTrips", "bound_s"]
-
 #: What was measured counts for this time, and up to as long again. A heartbeat measures, too.
 WINDOW_S: Final = 15.0
 

@@ -20,8 +20,6 @@ from vq.coordination.tree.reading import children_or_none, gather_all
 from vq.coordination.tree.update import Plan, apply_plan
 from vq.errors import CoordinationError
 
-__all__ = ["check_fence", "remove_below"]
-
 #: Nodes removed by one ``multi``.
 STEP_NODES: Final = 500
 

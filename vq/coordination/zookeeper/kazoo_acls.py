@@ -22,8 +22,6 @@ from vq.coordination.tree.coordinator import (
 )
 from vq.coordination.tree.values.identities import Identities
 
-__all__ = ["AclsOfNewNodes", "acl_from", "acl_to"]
-
 
 class ListReader(Protocol):
     """What reads the list."""

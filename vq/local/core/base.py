@@ -28,8 +28,6 @@ from vq.local.items import LATER, LocalItem, copy_for_later
 from vq.local.settings import LocalQueueConfig, WhenCrowded
 from vq.store.disk.disk import Disk
 
-__all__ = ["LocalCounts", "QueueBase"]
-
 #: Capacity of a queue in memory without one of its own.
 MEMORY_CAPACITY: Final = 100_000
 _no_lease: Final = math.inf

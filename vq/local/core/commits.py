@@ -30,8 +30,6 @@ from vq.local.files.storage import Storage
 from vq.local.items import LATER, LocalItem, copy_for_later
 from vq.log_lines import get_logger
 
-__all__ = ["Commits"]
-
 logger = get_logger(__name__)
 
 _new: Final = tuple.__new__  # of a named tuple: the same without its Python-level wrapper

@@ -16,8 +16,6 @@ from vq.local.settings import LocalQueueConfig
 from vq.log_lines import get_logger
 from vq.store.disk.disk import Disk
 
-__all__ = ["QueueCore"]
-
 logger = get_logger(__name__)
 
 _JOIN_S: Final = 60.0

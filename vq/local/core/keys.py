@@ -11,8 +11,6 @@ from vq.local.items import LocalItem
 from vq.local.settings import LocalQueueConfig
 from vq.shown import shown
 
-__all__ = ["IdempotencyKeys", "KeyOnItsWay", "check_key"]
-
 _KEY_CHARS_MAX: Final = 256
 
 

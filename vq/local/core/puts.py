@@ -12,8 +12,6 @@ from vq.local.items import IDEMPOTENCY_HEADER, LATER, LocalItem, item_to_put
 from vq.local.settings import WhenCrowded
 from vq.model import Message
 
-__all__ = ["Puts"]
-
 
 class Puts:
     """What puts of one queue need. Any thread."""

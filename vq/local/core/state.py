@@ -32,8 +32,6 @@ from vq.local.files.pad import Given
 from vq.local.items import LATER, PRIORITIES, LocalItem
 from vq.local.settings import LocalQueueConfig
 
-__all__ = ["LaneLine", "QueueState"]
-
 #: So many messages are taken from the heap at once.
 DUE_AT_ONCE: Final = 1_000
 #: So many messages are few: they are copied, so that the blocks they lie in can go.

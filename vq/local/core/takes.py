@@ -14,8 +14,6 @@ from vq.local.files.notes import Aside, code_of
 from vq.local.items import LATER, LocalItem, check_item, due_ms_after
 from vq.log_lines import get_logger
 
-__all__ = ["Takes"]
-
 logger = get_logger(__name__)
 
 #: Messages that are due and have no room in memory are looked for again after so long.

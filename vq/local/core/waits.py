@@ -11,19 +11,6 @@ from vq.errors import DiskFull, OutcomeUnknown, VqError
 from vq.local.files.notes import LaneRange
 from vq.local.items import LocalItem
 
-__all__ = [
-    "DONE_LINGER_S",
-    "CommitWaiter",
-    "Company",
-    "Intake",
-    "LineOfWakers",
-    "Sleeper",
-    "Waker",
-    "error_of",
-    "is_unstored",
-    "pop_into",
-]
-
 
 class Waker(Protocol):
     """Who waits: a lock that is held, or something of a loop."""

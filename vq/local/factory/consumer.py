@@ -3,13 +3,13 @@
 import threading
 import time
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
 from vq import limits
+from vq.bounds import check_between
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.pulling_thread import check_one_thread
-from vq.client.kinds import check_between, check_function, check_takes_message
+from vq.client.kinds import check_function, check_takes_message
 from vq.coordination.tree.values.group_terms import OnBadRecord, OnFailure
 from vq.errors import InvalidArgument, InvalidState, LeaseLost, VqError
 from vq.local.factory.queues import LocalQueues
@@ -21,8 +21,6 @@ from vq.log_lines import get_logger
 from vq.message_filter import Filter, Wanting
 from vq.model import Message, check_name, check_timeout
 from vq.reserved import Purpose, group_of, is_reserved
-
-__all__ = ["LOOK_S", "LocalMessageConsumer"]
 
 logger = get_logger(__name__)
 #: A call that waits for messages looks so often whether its consumer was closed.
@@ -326,12 +324,7 @@ class LocalMessageConsumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _type: object, exc: BaseException | None, _trace: object) -> None:
         if exc is not None:
             self.put_down()
         self.close()

@@ -13,8 +13,6 @@ from vq.local.factory.consumer import LocalMessageConsumer
 from vq.local.factory.producer import LocalMessageProducer
 from vq.local.factory.queues import LocalQueues
 
-__all__ = ["LocalFactory"]
-
 
 class LocalFactory:
     """Producers and consumers of the queues below one directory.

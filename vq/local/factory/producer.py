@@ -4,7 +4,6 @@ import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Final, NoReturn, Self
 
 from vq.client.config import ProducerConfig, WhenFull
@@ -20,8 +19,6 @@ from vq.local.settings import several
 from vq.model import Message, SendResult, check_timeout
 from vq.reserved import check_own_name
 from vq.shown import shown
-
-__all__ = ["LocalMessageProducer"]
 
 _NO_PLACE: Final = SendResult(-1, -1, -1)  # of a message whose commit has not ended
 _SEND_SYNC_S: Final = 3.0
@@ -249,12 +246,7 @@ class LocalMessageProducer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

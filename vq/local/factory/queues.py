@@ -10,8 +10,6 @@ from vq.local.settings import LocalQueueConfig, given_directory
 from vq.message_filter import Filter
 from vq.model import check_name
 
-__all__ = ["LocalQueues"]
-
 
 class LocalQueues:
     """The queues below one directory. Any thread.

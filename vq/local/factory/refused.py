@@ -8,8 +8,6 @@ from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.errors import InvalidArgument, InvalidState
 from vq.shown import shown
 
-__all__ = ["refuse_name", "refuse_settings"]
-
 
 def refuse_settings(config: ProducerConfig | ConsumerConfig, names: Iterable[str]) -> None:
     """Refuse settings of these names that were given.

@@ -20,8 +20,6 @@ from vq.store.log.lookup import batch_at
 from vq.store.records.record import bytes_needed, is_intact
 from vq.store.records.scan import first_control
 
-__all__ = ["DamagedMessages", "LaneDamage", "damaged_in"]
-
 logger = get_logger(__name__)
 
 _DAMAGED: Final = "@damaged."

@@ -13,8 +13,6 @@ from vq.store.log.log import Log
 from vq.store.records.format import CONTROL_BYTES, decode_control
 from vq.store.records.record import Record, bytes_needed, decode_into
 
-__all__ = ["LaneReader", "ReadMessage"]
-
 _READ_BYTES: Final = 512 * limits.KIB
 _ONE_BYTES: Final = limits.KIB
 _IDEMPOTENCY: Final = IDEMPOTENCY_HEADER.encode()

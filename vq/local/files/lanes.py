@@ -4,8 +4,6 @@ from typing import Final
 
 from vq.local.items import LATER, PRIORITIES
 
-__all__ = ["ALL_LANES", "LOGS", "NOTES"]
-
 #: The names of the logs, by lane.
 LOGS: Final = (*(f"lane-{priority}" for priority in range(PRIORITIES)), "later", "notes")
 #: The log of completions counts as a lane.

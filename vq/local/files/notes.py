@@ -23,21 +23,6 @@ from vq.errors import CorruptData, DirectoryRefused
 from vq.local.items import LATER, PRIORITIES
 from vq.store.records.checked_text import decode_text, encode_text
 
-__all__ = [
-    "Aside",
-    "LaneRange",
-    "LaneSnapshot",
-    "OpenRange",
-    "Snapshot",
-    "code_of",
-    "decode_note",
-    "encode_notes",
-    "lane_and_number",
-    "merged",
-    "ranges_of",
-    "without",
-]
-
 NOTE_VERSION: Final = 1
 SNAPSHOT_VERSION: Final = 3
 _READABLE: Final = (2, SNAPSHOT_VERSION)  # 2: without the ids of what waits

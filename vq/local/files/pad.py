@@ -22,8 +22,6 @@ from typing import Final, NamedTuple
 
 from vq.store.disk.local_files import flush_directory
 
-__all__ = ["GIVEN_SLOTS", "SLOTS", "CodePad", "Given", "given_in", "given_of"]
-
 #: Before so many completions are in no note, the next one waits for a commit.
 SLOTS: Final = 65_536
 #: A message that is in hand is forgotten once so many others were handed out behind it.

@@ -21,8 +21,6 @@ from vq.local.items import IDEMPOTENCY_HEADER, LANE_TOPIC, LATER
 from vq.model import TopicPartition, time_ms_of
 from vq.store.records.record import Record, decode_properties
 
-__all__ = ["StorageState", "restart", "restored"]
-
 _IDEMPOTENCY: Final = IDEMPOTENCY_HEADER.encode()
 
 

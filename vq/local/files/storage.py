@@ -42,14 +42,14 @@ from vq.store.commit.flusher import FlushRunner, Outcome
 from vq.store.directory.directory import unusable
 from vq.store.disk.disk import Disk, Lock
 from vq.store.log.block import FULL_ERRNOS, BlockCache
-from vq.store.log.log import DataFlush, Log, LogConfig, LogState
+from vq.store.log.flushing import DataFlush
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogConfig, LogState
 from vq.store.log.ticket import SyncTicket
 from vq.store.records.checked_text import decode_text, encode_text
 from vq.store.records.codec import encode_records
 from vq.store.records.format import CONTROL_BYTES
 from vq.store.records.record import encode_record
-
-__all__ = ["QUEUE_NAME", "Storage"]
 
 logger = get_logger(__name__)
 

@@ -24,16 +24,6 @@ from vq.operations.base.who import who
 from vq.operations.partitions.offsets import check_time
 from vq.operations.topics.topics import readable_topics
 
-__all__ = [
-    "ArchiveNodeRun",
-    "ArchiveRun",
-    "ArchiveRunUnknown",
-    "ArchiveTopicRun",
-    "archive_history",
-    "start_archive_run",
-    "wait_for_archive_run",
-]
-
 POLL_S: Final = 0.5
 #: Nodes look at the runs when one is made, and each minute. One that has not begun a run after so
 #: long, and does no other one, is not waited for: it is of an earlier version, say.

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from vq.bounds import check_whole
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_whole
 from vq.coordination.brokers import registry
 from vq.coordination.topics import topics
 from vq.coordination.tree.reading import gather_all
@@ -22,16 +22,6 @@ from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import ArchivedBlock as ToldBlock
 from vq.remoting.wire_pb2 import ArchiveRequest, ArchiveResponse
 from vq.store.archive.archive import place_of
-
-__all__ = [
-    "ArchivedBlock",
-    "RestoredArchive",
-    "VerifiedArchive",
-    "list_archives",
-    "restore_archive",
-    "restore_archives",
-    "verify_archives",
-]
 
 _LIST, _VERIFY, _RESTORE = range(3)
 #: A node reads a zip slowly; an answer within this time is one.

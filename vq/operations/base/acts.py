@@ -59,8 +59,6 @@ from vq.security.quotas import Quota
 from vq.security.rules import AccessRule
 from vq.shown import shown_raised
 
-__all__ = ["About", "ActNotRecorded", "acting_for", "acting_user", "audited", "is_audited", "plain"]
-
 logger = get_logger(__name__)
 
 P = ParamSpec("P")

@@ -18,8 +18,6 @@ from vq.errors import InvalidArgument, Throttled
 from vq.log_lines import get_logger
 from vq.security.quotas import QuotaLimit, value_text
 
-__all__ = ["check_metadata", "metadata_limit", "pause_ms"]
-
 logger = get_logger(__name__)
 _QUOTA: Final = f"the quota {QuotaLimit.METADATA}="
 

@@ -4,8 +4,6 @@ import getpass
 import os
 import socket
 
-__all__ = ["who"]
-
 
 def who() -> str:
     """Return this user and machine."""

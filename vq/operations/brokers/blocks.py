@@ -17,8 +17,6 @@ from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import BlocksRequest, BlocksResponse, HeldLog
 from vq.remoting.wire_pb2 import HeldBlock as ToldBlock
 
-__all__ = ["HeldBlock", "HeldPartition", "SilentNode", "blocks_of", "list_blocks"]
-
 
 @dataclass(frozen=True, slots=True)
 class HeldBlock:

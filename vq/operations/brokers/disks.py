@@ -6,8 +6,6 @@ from typing import Final
 from vq.model import StatusResult
 from vq.operations.base.sizes import bytes_text
 
-__all__ = ["SOON_HOURS", "DiskState", "disk_states"]
-
 #: A disk that is full within this time needs attention.
 SOON_HOURS: Final = 24.0
 #: What follows from each level beyond ``ok``.

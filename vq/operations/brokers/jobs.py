@@ -14,8 +14,6 @@ from vq.errors import InvalidArgument, VqError
 from vq.model import NodeInfo
 from vq.operations.brokers.brokers import broker_status
 
-__all__ = ["BrokerJob", "NodeJobs", "broker_jobs", "failing_jobs"]
-
 
 @dataclass(frozen=True, slots=True)
 class BrokerJob:

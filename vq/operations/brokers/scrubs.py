@@ -13,8 +13,6 @@ from vq.model import NodeInfo
 from vq.operations.brokers import brokers
 from vq.operations.brokers.brokers import broker_status
 
-__all__ = ["Scrub", "scrubs"]
-
 
 @dataclass(frozen=True, slots=True)
 class Scrub:

@@ -12,8 +12,6 @@ from vq.coordination.leases.acts import KnownAct
 from vq.coordination.tree.coordinator import READS_PER_CALL_MAX
 from vq.errors import InvalidArgument
 
-__all__ = ["OperatorAct", "list_acts"]
-
 #: Acts that one call returns, unless it is told otherwise.
 COUNT: Final = 100
 

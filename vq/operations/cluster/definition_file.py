@@ -27,14 +27,6 @@ from vq.operations.groups.making import ExportedOffset, GroupExport
 from vq.operations.groups.terms import GroupTerms, terms_of
 from vq.shown import shown
 
-__all__ = [
-    "DefinedBrokers",
-    "DefinedTopic",
-    "Definitions",
-    "definitions_from",
-    "definitions_json",
-]
-
 FORMAT: Final = "vq definitions"
 FORMAT_VERSION: Final = 1
 _TERMS: Final = ("model", "mode", "order", "strategy", "offset_store")

@@ -41,17 +41,6 @@ from vq.operations.topics.deletion import delete_topic
 from vq.reserved import is_reserved
 from vq.shown import shown
 
-__all__ = [
-    "DefinitionAction",
-    "DefinitionChange",
-    "DefinitionStep",
-    "PlannedDefinitions",
-    "changed_definitions",
-    "export_definitions",
-    "import_definitions",
-    "plan_import_definitions",
-]
-
 T = TypeVar("T")
 
 

@@ -26,8 +26,6 @@ from vq.remoting.format import Command
 from vq.remoting.ports import is_loopback
 from vq.remoting.wire_pb2 import SecurityStatus, StatusRequest, StatusResponse
 
-__all__ = ["plan_security"]
-
 
 async def plan_security(cluster: ClusterClient) -> SecurityPlan:
     """Return where the cluster stands between plain and closed, and what the next step is.

@@ -12,8 +12,6 @@ from typing import Final, Generic, TypeVar
 
 from vq.errors import InvalidState
 
-__all__ = ["NOT_KNOWN", "Cause", "CauseRow", "ExplainedFact", "Explanation", "explain"]
-
 F = TypeVar("F")
 #: The cause where what could be asked shows none, and something could not be asked.
 NOT_KNOWN: Final = "not_known"

@@ -10,8 +10,6 @@ from vq.operations.brokers.disks import DiskState
 from vq.operations.explain.answers import CauseRow, ExplainedFact
 from vq.reserved import is_reserved
 
-__all__ = ["TABLE", "DiskFacts", "TopicOnDisk", "disk_told"]
-
 #: A cause has at least such a part of the bytes in use.
 SHARE: Final = 0.1
 #: Topics that one text names.

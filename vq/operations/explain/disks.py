@@ -23,8 +23,6 @@ from vq.operations.brokers.jobs import failing_jobs
 from vq.operations.explain.answers import Explanation, explain
 from vq.operations.explain.disk_causes import TABLE, DiskFacts, TopicOnDisk, disk_told
 
-__all__ = ["DiskExplanation", "explain_disk"]
-
 #: The largest topics of a node are looked at in ZooKeeper; of the others only their bytes are told.
 TOPICS_READ: Final = 200
 #: Retention runs in passes, and the archive once a day: so late is no fault.

@@ -15,8 +15,6 @@ from vq.operations.explain.answers import CauseRow, ExplainedFact
 from vq.operations.explain.partition_causes import PartitionFacts
 from vq.operations.messages.settling import LetterState
 
-__all__ = ["TABLE", "MessageFacts", "MessageState", "message_told"]
-
 #: Causes of a partition that say nothing of a message in it.
 _NOT_OF_MESSAGES: Final = frozenset(
     {"no_group", "not_read", "not_readable", "not_replicated", "filter_matches_nothing"}

@@ -23,8 +23,6 @@ from vq.operations.groups.groups import GroupProgress, progress, read_nodes
 from vq.operations.messages.finding import find_messages
 from vq.operations.partitions.offsets import Inspector
 
-__all__ = ["explain_partition", "gather_partition"]
-
 #: So much of a partition is searched for a message that a filter lets through.
 SEARCHED_BYTES: Final = 16 * MIB
 SEARCH_S: Final = 10.0

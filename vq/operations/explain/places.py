@@ -19,16 +19,6 @@ from vq.operations.brokers.blocks import blocks_of
 from vq.operations.brokers.brokers import FAILED_STATES, broker_status
 from vq.operations.brokers.disks import DiskState, disk_states
 
-__all__ = [
-    "REFUSALS",
-    "GroupAnswer",
-    "PartitionPlace",
-    "ask_group",
-    "read_places",
-    "refusal_of",
-    "told_of",
-]
-
 #: Levels of a disk at which its partitions take no messages.
 FULL_LEVELS: Final = frozenset({"refuse", "stop", "gone", "silent"})
 #: Why a partition takes no messages, in the order in which it is told.

@@ -11,8 +11,6 @@ from vq.operations.explain.places import REFUSALS, PartitionPlace, refusal_of
 from vq.security.quotas import EffectiveLimit, value_text
 from vq.security.rules import ANONYMOUS
 
-__all__ = ["KEY_TABLE", "SEND_TABLE", "KeyFacts", "SendFacts", "key_told", "send_told"]
-
 #: Partitions that one text names.
 _NAMED: Final = 10
 

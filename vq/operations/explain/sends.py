@@ -7,8 +7,8 @@ import zlib
 from dataclasses import replace
 from typing import Final
 
+from vq.bounds import check_whole
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_whole
 from vq.client.producer.intake.stages import Heads
 from vq.client.producer.spread.partitioner import key_partition
 from vq.coordination.topics import topics
@@ -32,8 +32,6 @@ from vq.operations.security.quotas import show_quota
 from vq.reserved import is_reserved
 from vq.security.quotas import QuotaLimit
 from vq.security.rules import ANONYMOUS
-
-__all__ = ["explain_key", "explain_send"]
 
 #: Limits that a send may meet.
 _USED: Final = frozenset(

@@ -30,8 +30,6 @@ from typing import Final, NamedTuple
 from vq.clock import YEAR_S
 from vq.errors import InvalidArgument
 
-__all__ = ["VERDICTS", "LagFacts", "LagThresholds", "LagVerdict", "judge_lag", "why_stopped"]
-
 #: From the worst on.
 VERDICTS: Final = ("stopped", "stalled", "warning", "unknown", "ok")
 _BYTES_MAX: Final = 2**63 - 1

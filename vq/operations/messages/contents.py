@@ -30,16 +30,6 @@ from vq.store.records.format import (
 from vq.store.records.record import is_intact
 from vq.store.records.scan import first_control
 
-__all__ = [
-    "FAULTS_MAX",
-    "CheckedBatch",
-    "ContentCheck",
-    "ContentFault",
-    "ContentTotals",
-    "FaultKind",
-    "ProducerEdge",
-]
-
 #: Message ids end before it.
 _ID_END: Final = 2**63
 #: So many faults of one check are kept; all are counted.

@@ -18,8 +18,6 @@ from vq.errors import (
 )
 from vq.model import Message, Span, TopicPartition
 
-__all__ = ["DAMAGE", "Budget", "FoundMessages", "GapKind", "SearchGap", "SearchedPartition", "Work"]
-
 #: A search ends when the messages found have so many bytes.
 CONTENT_BYTES_MAX: Final = 256 * limits.MIB
 #: Errors that say that bytes are lost where they should be.

@@ -24,14 +24,6 @@ from vq.security.rules import (
 )
 from vq.shown import shown
 
-__all__ = [
-    "AccessUnknown",
-    "add_access_rules",
-    "decide_access",
-    "list_access_rules",
-    "remove_access_rules",
-]
-
 
 class AccessUnknown(ChangeUnknown):
     """ZooKeeper went away while the rules of access were changed."""

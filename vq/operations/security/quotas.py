@@ -16,8 +16,6 @@ from vq.security.quotas import EffectiveLimit, Quota, QuotaLimit, value_text
 from vq.security.rules import ANONYMOUS, subject_of
 from vq.shown import shown
 
-__all__ = ["QuotasUnknown", "list_quotas", "remove_quotas", "set_quotas", "show_quota"]
-
 
 class QuotasUnknown(ChangeUnknown):
     """ZooKeeper went away while the quotas were changed."""

@@ -20,17 +20,6 @@ from typing import Final
 from vq.errors import InvalidArgument
 from vq.security.rules import parse_resource
 
-__all__ = [
-    "AnonymousSeen",
-    "MissingAccess",
-    "NodeSecurity",
-    "SecurityFacts",
-    "SecurityPlan",
-    "SecurityStep",
-    "StepState",
-    "security_plan",
-]
-
 #: Hosts, users and nodes that one line names.
 _NAMED: Final = 5
 

@@ -29,19 +29,6 @@ from vq.security.scram import (
     derive,
 )
 
-__all__ = [
-    "UserChangeUnknown",
-    "UserEntry",
-    "add_user",
-    "change_user_roles",
-    "finish_rotation",
-    "get_user",
-    "list_users",
-    "remove_user",
-    "rotate_user",
-    "why_unknown",
-]
-
 
 class UserChangeUnknown(ChangeUnknown):
     """ZooKeeper went away while a user was changed."""

@@ -12,8 +12,6 @@ from vq.coordination.topics import topics
 from vq.operations.brokers.brokers import broker_status
 from vq.operations.partitions.placements import Move, need_master
 
-__all__ = ["plan_new_logs"]
-
 
 async def plan_new_logs(
     cluster: ClusterClient, topic: str, partitions: Collection[int] = ()

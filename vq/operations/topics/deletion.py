@@ -29,17 +29,6 @@ from vq.operations.partitions.offsets import Inspector
 from vq.operations.topics.topics import Topic, topic_of
 from vq.reserved import check_may_go, replies_topic
 
-__all__ = [
-    "DeletedTopic",
-    "Deletion",
-    "bring_back",
-    "delete_topic",
-    "deleted_topics",
-    "plan_delete",
-    "readable_deleted_topics",
-    "undelete_topic",
-]
-
 #: Looks at a topic that others change while it is to be deleted.
 DELETE_TRIES_MAX: Final = 5
 

@@ -22,14 +22,6 @@ from vq.operations.tree.findings import Severity, TreeFinding
 from vq.operations.tree.tree_rules import TreeRules
 from vq.operations.tree.walking import walk_tree
 
-__all__ = [
-    "CheckedTree",
-    "RepairedNode",
-    "check_tree",
-    "plan_repair_tree",
-    "repair_tree",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class CheckedTree:

@@ -49,15 +49,6 @@ from vq.operations.tree.document import ExportedNode, TreeExport, TreeWriter
 from vq.operations.tree.layout import kind_of
 from vq.operations.tree.walking import walk_tree
 
-__all__ = [
-    "ImportAction",
-    "ImportStep",
-    "PlannedImport",
-    "export_tree",
-    "import_tree",
-    "plan_import_tree",
-]
-
 #: A decision node was written so often at most: a producer uses one for half an hour.
 VERSION_MAX: Final = 1_000_000
 #: Writes that are under way at once.

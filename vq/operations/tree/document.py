@@ -24,8 +24,6 @@ from vq.errors import InvalidArgument
 from vq.shown import shown
 from vq.version import __version__
 
-__all__ = ["ExportedNode", "TreeExport", "TreeWriter", "read_tree"]
-
 FORMAT: Final = "vq tree"
 FORMAT_VERSION: Final = 1
 

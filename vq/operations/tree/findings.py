@@ -9,8 +9,6 @@ info       for an operator to know
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Severity", "TreeFinding", "TreeRepair"]
-
 
 class Severity(StrEnum):
     """How bad a finding is; see the module's text."""

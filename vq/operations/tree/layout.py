@@ -46,8 +46,6 @@ from vq.coordination.tree.values.topics import (
 from vq.coordination.tree.values.users import StoredUser
 from vq.coordination.tree.values.value import Value
 
-__all__ = ["NodeKind", "kind_of", "names_in"]
-
 
 @dataclass(frozen=True, slots=True)
 class NodeKind:

@@ -31,15 +31,6 @@ from vq.operations.base.acts import About, audited
 from vq.operations.tree.walking import walk_tree
 from vq.shown import shown
 
-__all__ = [
-    "SecuredTree",
-    "WrongAcl",
-    "identities_of",
-    "open_at_top",
-    "plan_secure_tree",
-    "secure_tree",
-]
-
 #: Nodes whose ACLs are read or set together.
 _STEP: Final = 500
 #: Values of parents that are made before anybody needs them.

@@ -42,8 +42,6 @@ from vq.operations.tree.findings import Severity, TreeFinding, TreeRepair
 from vq.operations.tree.layout import NodeKind, kind_of, names_in
 from vq.operations.tree.walking import StoredNode
 
-__all__ = ["FINDINGS_MAX", "TreeRules"]
-
 #: So many findings are kept; all are counted.
 FINDINGS_MAX: Final = 10_000
 _V = TypeVar("_V", bound=Value)

@@ -16,8 +16,6 @@ from vq.coordination.tree.reading import (
     read_nodes,
 )
 
-__all__ = ["StoredNode", "walk_tree"]
-
 #: Nodes two below the root that are read together with all that is below them.
 AT_ONCE: Final = 16
 #: These come first, in this order: others tell of them.

@@ -46,18 +46,6 @@ from vq.store.records.format import (
     decode_control,
 )
 
-__all__ = [
-    "STUB_VERSION",
-    "Archive",
-    "ArchiveFiles",
-    "Stub",
-    "ZipChunk",
-    "node_url",
-    "owner_of",
-    "place_of",
-    "url_of",
-]
-
 #: What one chunk of a block has, unless a batch is larger.
 CHUNK_BYTES: Final = 1 * MIB
 #: A larger block is not archived: its zip must end below 4 GiB.

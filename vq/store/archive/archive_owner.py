@@ -28,8 +28,6 @@ from vq.store.archive.archive import owner_of
 from vq.store.disk.disk import TEMPORARY_SUFFIX, Disk
 from vq.store.records.checked_text import decode_text, encode_text
 
-__all__ = ["ARCHIVES_NAME", "ArchiveOwner"]
-
 logger = get_logger(__name__)
 
 ARCHIVES_NAME: Final = "@archives"  # no topic can have this name

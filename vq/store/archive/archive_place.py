@@ -29,24 +29,6 @@ from vq.store.records.format import (
     UPLOAD_SUFFIX,
 )
 
-__all__ = [
-    "ZipReader",
-    "ZipUnreachable",
-    "ZipWriter",
-    "discard",
-    "discard_all",
-    "drop_archive",
-    "end_upload",
-    "has_archives_elsewhere",
-    "lies_on_disk",
-    "local_path",
-    "new_zip",
-    "open_zip",
-    "places_below",
-    "url_in",
-    "zip_at",
-]
-
 logger = get_logger(__name__)
 
 #: Whether the zip at a URL may be removed; see ``archive_owner``.

@@ -44,8 +44,6 @@ from vq.store.records.batches import headers, verified
 from vq.store.records.format import CONTROL_BYTES, BatchHeader, decode_control
 from vq.store.records.scan import LogFacts
 
-__all__ = ["ArchiveCheck", "ArchiveWriter", "BlockWriter"]
-
 #: zlib's own choice. Level 3 takes two thirds of the time, and zips are a tenth larger (decision
 #: 0058).
 LEVEL: Final = 6

@@ -24,19 +24,6 @@ from vq.store.archive.archive_place import ZipReader, ZipUnreachable, open_zip
 from vq.store.disk.disk import Buffer, Disk, File
 from vq.store.disk.file_system import FileSystem
 
-__all__ = [
-    "ArchivedFile",
-    "ChunkCache",
-    "Fetch",
-    "NotInMemory",
-    "fetch_stored",
-    "inflate",
-    "open_stored",
-    "place_of_file",
-    "read_archive",
-    "stored_length",
-]
-
 #: Chunks that a node keeps; more than all that four lanes fetch for one answer each.
 CACHE_BYTES: Final = 64 * MIB
 #: Errors that wait to be told.

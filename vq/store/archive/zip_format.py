@@ -14,18 +14,6 @@ from typing import Final, NamedTuple
 
 from vq.errors import CorruptData
 
-__all__ = [
-    "END_BYTES",
-    "LOCAL_HEADER_BYTES",
-    "MEMBERS_MAX",
-    "ZIP_BYTES_MAX",
-    "ZipMember",
-    "directory",
-    "directory_in",
-    "header",
-    "members",
-]
-
 STORED: Final = 0
 DEFLATED: Final = 8
 #: 2.0, the first version with deflate; written on Unix, so that a member's mode counts.

@@ -28,8 +28,6 @@ from vq.store.archive.archived_file import inflate
 from vq.store.archive.zip_format import END_BYTES, MEMBERS_MAX, ZipMember, directory_in, members
 from vq.store.records.format import BATCH_ON_DISK_BYTES_MAX, decode_control
 
-__all__ = ["WantedBlock", "ZippedBlock"]
-
 #: What is read of the end of a zip at first: the directory of a block of 128 MiB takes 8 KiB.
 END_READ_BYTES: Final = 64 * KIB
 #: No directory of ours has more bytes for one member.

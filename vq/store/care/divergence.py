@@ -48,8 +48,6 @@ from vq.store.records.format import (
 from vq.store.records.offset_index import OffsetIndex
 from vq.store.records.producers import ProducerTable, Records
 
-__all__ = ["DIVERGED_MARK", "Diverged", "cut_back", "diverged"]
-
 DIVERGED_MARK: Final = ".diverged"
 _CUT_NAME: Final = re.compile(
     rf"(?P<block>\d{{{OFFSET_DIGITS}}})"

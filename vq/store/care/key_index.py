@@ -55,8 +55,6 @@ from vq.store.records.format import (
     md5,
 )
 
-__all__ = ["KeyIndex", "KeyIndexBuilder", "Part", "Probe", "covers"]
-
 #: A part ends with the batch that brings it to this size.
 PART_BYTES: Final = 256 * KIB
 BITS_EACH: Final = 10

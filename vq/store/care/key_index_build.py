@@ -12,8 +12,6 @@ from vq.store.care.walk import Run, Walk
 from vq.store.disk.disk import TEMPORARY_SUFFIX, Disk
 from vq.store.log.piece import Piece
 
-__all__ = ["KeyIndexBuild", "write_key_index"]
-
 #: A step that meets more messages than this is followed by a smaller one: each takes about 1 µs of
 #: the interpreter.
 STEP_MESSAGES: Final = 400

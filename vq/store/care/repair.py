@@ -32,13 +32,6 @@ from vq.store.records.format import (
 from vq.store.records.offset_index import OffsetIndex
 from vq.store.records.scan import LogFacts, verify
 
-__all__ = [
-    "batch_before",
-    "check_intact",
-    "find_damage",
-    "read_intact",
-]
-
 
 # On the side that has the bytes ------------------------------------------------------------------
 def read_intact(

@@ -8,8 +8,6 @@ from vq.store.disk.disk import Disk
 from vq.store.log.piece import Piece
 from vq.store.records.unreadable import first_unreadable
 
-__all__ = ["ReportedWalk"]
-
 
 class ReportedWalk(Walk):
     """Ends with the batch that holds ``offset``, or behind damage there.

@@ -23,8 +23,6 @@ from vq.store.disk.disk import Disk, File
 from vq.store.log.piece import Piece
 from vq.store.records.format import CONTROL_BYTES, BatchHeader, keys_name
 
-__all__ = ["Covered", "FoundRecord", "Search"]
-
 #: Damaged ranges that are told apart; the last one goes on to the end of what was searched.
 DAMAGE_MAX: Final = 64
 

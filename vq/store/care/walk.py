@@ -20,8 +20,6 @@ from vq.store.records.batches import Order, read_batches
 from vq.store.records.format import BatchHeader
 from vq.store.records.scan import next_control
 
-__all__ = ["BadRange", "Run", "Walk"]
-
 #: What one step reads, unless a batch is larger.
 STEP_BYTES_MIN: Final = 16 * KIB
 STEP_BYTES_MAX: Final = 256 * KIB

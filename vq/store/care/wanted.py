@@ -31,8 +31,6 @@ from vq.store.records.record import (
 )
 from vq.store.records.record_filter import takes
 
-__all__ = ["Fields", "Wanted", "fields_of", "key_of", "matches"]
-
 _LENGTH_BYTES: Final = 4
 
 

@@ -23,8 +23,6 @@ try:
 except ImportError:  # nothing compiled it
     _handover = None  # type: ignore[assignment]
 
-__all__ = ["CALL", "CLOSED", "HANDOVER", "RUN", "Handover", "PythonHandover", "wake_descriptors"]
-
 #: Given instead of a descriptor: ``serve`` is to return.
 CALL: Final = -1
 #: What ``serve`` returns: it was given ``CALL``; it was closed; above 0 it is the number of the

@@ -34,8 +34,6 @@ from vq.store.log.begun import BegunLogs
 from vq.store.log.unflushed import Unflushed
 from vq.store.records.format import DAMAGED_MARK
 
-__all__ = ["DataDirectories"]
-
 
 class DirectoryState(Protocol):
     """How a data directory is; in practice a broker's ``DataPlace``.

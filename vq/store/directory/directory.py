@@ -50,8 +50,6 @@ from vq.store.log.unflushed import Unflushed
 from vq.store.records.checked_text import decode_text, encode_text
 from vq.store.records.format import CHECKPOINT_NAME
 
-__all__ = ["DataDirectory", "LocalTopic", "NamesakeFound", "Trashed", "unusable", "why_gone"]
-
 logger = get_logger(__name__)
 
 TRASH_NAME: Final = "@trash"

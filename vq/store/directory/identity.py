@@ -28,8 +28,6 @@ from vq.store.log.block import FULL_ERRNOS
 from vq.store.records.checked_text import decode_text, encode_text
 from vq.store.records.format import FORMAT_VERSION
 
-__all__ = ["IDENTITY_NAME", "LOCK_NAME", "Identity", "check_identity", "check_there"]
-
 logger = get_logger(__name__)
 
 IDENTITY_NAME: Final = "@identity"

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-__all__ = ["Room", "roomiest"]
-
 #: Directories with so much of the most room count as having as much.
 _ALIKE: Final = 0.9
 

@@ -11,8 +11,6 @@ from typing import Final, Protocol
 
 from vq.store.disk.file_system import FileSystem
 
-__all__ = ["TEMPORARY_SUFFIX", "Buffer", "Disk", "File", "Lock"]
-
 Buffer = bytes | bytearray | memoryview
 
 #: What the name of a file ends in until the file is whole. Whoever finds one at a start removes it.

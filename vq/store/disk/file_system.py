@@ -33,8 +33,6 @@ from typing import Final, Protocol
 
 from vq.log_lines import get_logger
 
-__all__ = ["FileSystem", "FileSystems", "RealFileSystem", "birth", "is_remote"]
-
 logger = get_logger(__name__)
 
 #: Kind of file system, as mountinfo names it -> whether ``syncfs`` always flushes the device.

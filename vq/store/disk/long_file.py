@@ -12,8 +12,6 @@ from typing import Final
 from vq.limits import MIB
 from vq.store.disk.disk import File
 
-__all__ = ["LongFile"]
-
 SYNC_BYTES: Final = 8 * MIB
 
 

@@ -23,8 +23,6 @@ from vq.store.disk.memory_names import (
     MemoryNode,
 )
 
-__all__ = ["DiskOperation", "MemoryDisk", "MemoryFile", "MemoryFileSystem", "keep_all", "keep_none"]
-
 _TOP: Final = PurePath("/")
 
 

@@ -10,16 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final, Protocol
 
-__all__ = [
-    "SECTOR_BYTES",
-    "Chance",
-    "FixedChance",
-    "MemoryContent",
-    "MemoryDirectory",
-    "MemoryNode",
-    "RandomChance",
-]
-
 SECTOR_BYTES: Final = 512
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from vq.store.disk.disk import TEMPORARY_SUFFIX, Disk
 from vq.store.disk.long_file import LongFile
 
-__all__ = ["NewBlock"]
-
 
 class NewBlock:
     """A block whose file is gone, written anew beside its place.

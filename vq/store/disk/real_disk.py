@@ -23,8 +23,6 @@ from vq.store.disk.file_system import FileSystem, FileSystems, birth
 from vq.store.disk.local_files import flush_directory
 from vq.store.disk.unlinked import UnlinkedFiles
 
-__all__ = ["RealDisk", "RealFile"]
-
 #: Only the broker's user and its group (backup, metrics) may read messages.
 FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750

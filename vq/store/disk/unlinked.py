@@ -11,8 +11,6 @@ import threading
 from collections import Counter, deque
 from typing import Final, NamedTuple
 
-__all__ = ["UnlinkedFiles"]
-
 #: So many wait at once. Retention hands in a few at a time, and waits longer than they take.
 FILES_MAX: Final = 32
 #: A file that takes less space is closed at once: that takes a millisecond at most, and whoever

@@ -24,8 +24,6 @@ from typing import Final
 from vq.clock import HOUR_MS
 from vq.store.log.retention import Kept, OpenBlock, times_of
 
-__all__ = ["EARLY_MS_MAX", "HOUR_MS", "due", "must_roll"]
-
 #: A block that takes appends stays while its first message is younger than this.
 ROLL_AFTER_MS: Final = HOUR_MS
 #: A block is due so much before it has its age, at most, and at most this share of its age.

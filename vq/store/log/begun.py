@@ -27,8 +27,6 @@ from vq.store.disk.disk import Disk
 from vq.store.log.block import PASSING_ERRNOS
 from vq.store.records.checked_text import checksum
 
-__all__ = ["BEGUN_NAME", "Beginning", "BegunLog", "BegunLogs"]
-
 logger = get_logger(__name__)
 
 BEGUN_NAME: Final = "@logs"

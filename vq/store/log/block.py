@@ -44,8 +44,6 @@ from vq.store.records.format import (
 )
 from vq.store.records.offset_index import OffsetIndex
 
-__all__ = ["Block", "BlockCache"]
-
 logger = get_logger(__name__)
 
 #: Errors that say "no space" and nothing worse.

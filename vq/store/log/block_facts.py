@@ -14,8 +14,6 @@ from vq.store.records.batches import read_headers
 from vq.store.records.format import INDEX_SUFFIX, BatchHeader
 from vq.store.records.offset_index import OffsetIndex
 
-__all__ = ["BlockFacts", "read_facts", "read_first_ms"]
-
 
 class BlockFacts(NamedTuple):
     """Facts of a block.

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator
 
 from vq.store.log.block import Block
 
-__all__ = ["Blocks"]
-
 
 class Blocks:
     """An ordered collection of blocks; the last one is the one that grows.

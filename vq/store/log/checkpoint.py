@@ -37,8 +37,6 @@ import google_crc32c
 from vq.errors import CorruptData
 from vq.store.log.manifest import HeldAs, ManifestEntry, pack_manifest, unpack_manifest
 
-__all__ = ["Checkpoint"]
-
 _MAGIC: Final = b"vqcp"
 _VERSION: Final = 2
 _WITHOUT_MANIFEST: Final = 1

@@ -20,8 +20,6 @@ from vq.store.log.log_status import LogStatus
 from vq.store.log.recovered import Recovered
 from vq.store.log.ticket import SyncTicket
 
-__all__ = ["DataFlush", "Flushing"]
-
 _OK: Final = LogState.OK  # looked up for each flush
 _new: Final = tuple.__new__  # of a named tuple: the same without its Python-level wrapper
 

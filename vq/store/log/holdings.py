@@ -59,9 +59,6 @@ from vq.store.records.format import (
     parse_name,
 )
 
-__all__ = ["Holder", "Holdings", "holder", "put_aside"]
-
-
 #: Bytes of a block file that are read at once for its digest.
 _STEP_BYTES: Final = 1 * MIB
 

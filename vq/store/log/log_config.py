@@ -8,8 +8,6 @@ from typing import Final, NamedTuple
 from vq import limits
 from vq.errors import InvalidArgument
 
-__all__ = ["FROM_THE_FIRST", "LogBegin", "LogConfig", "LogState"]
-
 
 def partition_of(directory: Path) -> str:
     """Return the partition whose log lies in ``directory``, as log lines name it."""

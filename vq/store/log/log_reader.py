@@ -19,8 +19,6 @@ from vq.store.log.log_status import LogStatus
 from vq.store.log.lookup import EpochEnd
 from vq.store.log.piece import Piece
 
-__all__ = ["LogReader"]
-
 logger = get_logger(__name__)
 
 NO_DESCRIPTOR_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})

@@ -18,8 +18,6 @@ from vq.errors import (
 from vq.log_lines import get_logger
 from vq.store.log.log_config import LogState, partition_of
 
-__all__ = ["LogStatus"]
-
 logger = get_logger(__name__)
 
 _FLUSHED_STATES: Final = (LogState.OK, LogState.SEALED)

@@ -28,8 +28,6 @@ from vq.store.log.recovered import Recovered
 from vq.store.records.format import CHECKPOINT_NAME, OFFSET_MAX
 from vq.store.records.offset_index import OffsetIndex
 
-__all__ = ["LogTail"]
-
 
 class LogTail:
     """Writes at the end of a log. One thread only, the log's.

@@ -24,17 +24,6 @@ from vq.store.records.record import boundaries, is_intact
 from vq.store.records.record_filter import filter_records
 from vq.store.records.scan import first_control
 
-__all__ = [
-    "EpochEnd",
-    "batch_at",
-    "epoch_end",
-    "message_before",
-    "messages_before",
-    "next_boundary",
-    "offset_at_time",
-    "offset_of",
-]
-
 #: How many batches back ``message_before`` searches for a message that counts.
 BATCHES_BACK_MAX: Final = 16
 

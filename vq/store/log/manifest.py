@@ -21,8 +21,6 @@ from typing import Final, NamedTuple
 
 from vq.errors import CorruptData
 
-__all__ = ["MANIFEST_ENTRY_BYTES", "HeldAs", "ManifestEntry", "pack_manifest", "unpack_manifest"]
-
 _ENTRY: Final = struct.Struct(">BQ")
 MANIFEST_ENTRY_BYTES: Final = _ENTRY.size
 

@@ -10,8 +10,6 @@ from typing import Final
 
 from vq.store.log.checkpoint import Checkpoint
 
-__all__ = ["NAMED_MAX", "missing_ranges", "missing_text"]
-
 #: Blocks and ranges that one sentence names.
 NAMED_MAX: Final = 5
 

@@ -10,8 +10,6 @@ from typing import NamedTuple
 from vq.store.archive.archived_file import open_stored
 from vq.store.disk.disk import Disk, File
 
-__all__ = ["Piece"]
-
 
 class Piece(NamedTuple):
     """A run of whole batches ``[start, end)`` in the block at ``path``.

@@ -7,8 +7,6 @@ from pathlib import Path
 from vq.store.log.block import Block
 from vq.store.records.scan import LogFacts
 
-__all__ = ["Case", "Recovered", "RecoveryReport", "classify"]
-
 
 class Case(enum.StrEnum):
     """What recovery found at the end of what it could verify."""

@@ -75,8 +75,6 @@ from vq.store.records.scan import (
     verify,
 )
 
-__all__ = ["recover"]
-
 
 def recover(
     directory: Path,

@@ -36,8 +36,6 @@ from vq.store.archive.archive import ArchiveFiles
 from vq.store.disk.disk import Disk
 from vq.store.records.format import DAMAGED_MARK, OFFSET_DIGITS, block_name
 
-__all__ = ["finish_repairs", "put_back"]
-
 REPAIR_SUFFIX: Final = ".repair"
 _MAGIC: Final = b"vqrp"
 _VERSION: Final = 1

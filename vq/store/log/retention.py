@@ -20,8 +20,6 @@ a group that has committed 150, [0, 100) goes, and that group holds back [100, 2
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-__all__ = ["Cut", "Kept", "Limits", "OpenBlock", "decide", "must_roll", "relieve", "times_of"]
-
 P = TypeVar("P", bound=Hashable)
 
 

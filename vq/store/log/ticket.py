@@ -25,8 +25,6 @@ from vq.store.records.format import (
     KEYS_SUFFIX,
 )
 
-__all__ = ["SyncTicket"]
-
 logger = get_logger(__name__)
 
 

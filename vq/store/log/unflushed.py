@@ -23,8 +23,6 @@ from vq.log_lines import get_logger
 from vq.store.disk.disk import Disk
 from vq.store.records.checked_text import checksum
 
-__all__ = ["UNFLUSHED_NAME", "Unflushed"]
-
 logger = get_logger(__name__)
 
 UNFLUSHED_NAME: Final = "@unflushed"  # no topic can have this name

@@ -20,7 +20,7 @@ from vq.store.directory.directory import DataDirectory
 from vq.store.disk.memory_disk import MemoryDisk, keep_all
 from vq.store.log.begun import BEGUN_NAME
 from vq.store.log.block import Block
-from vq.store.log.log import LogBegin, LogState
+from vq.store.log.log_config import LogBegin, LogState
 from vq.store.log.unflushed import Unflushed
 
 HOME = Path("/data")

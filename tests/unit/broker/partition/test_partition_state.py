@@ -19,7 +19,7 @@ from vq.broker.partition.partition_state import (
 )
 from vq.errors import InternalError
 from vq.model import PartitionPlacement, PartitionState, Span, TopicSettings
-from vq.store.log.log import LogState
+from vq.store.log.log_config import LogState
 
 #: What ZooKeeper says of a partition, as this group sees it.
 PLACED = [event for event in ChannelEvent if event.startswith("placed_")]

@@ -11,8 +11,9 @@ from support.commands import cells, run_command
 from support.json_schema import schema_of, wrong
 
 from vq.cli.archives import archive
+from vq.coordination.tree.values.runs import ArchiveTopicRun
 from vq.operations.archives import archive_runs
-from vq.operations.archives.archive_runs import ArchiveNodeRun, ArchiveRun, ArchiveTopicRun
+from vq.operations.archives.archive_runs import ArchiveNodeRun, ArchiveRun
 from vq.operations.base import connect
 
 SOME = ArchiveTopicRun(3, 3_000_000, 700_000)

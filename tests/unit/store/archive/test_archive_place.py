@@ -44,7 +44,8 @@ from vq.store.care.walk import Walk
 from vq.store.directory.directory import DataDirectory
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.log.block import BlockCache
-from vq.store.log.log import Log, LogState
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogState
 
 OWNER = "0123456789abcdef"
 PARTS = ("c", "g", f"n.{OWNER}", "orders.t1", "0")

@@ -27,7 +27,8 @@ from vq.store.archive.archive_writer import STEP_BYTES, ArchiveCheck, ArchiveWri
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.disk.real_disk import RealDisk
 from vq.store.log.block import Block
-from vq.store.log.log import Log, LogConfig
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogConfig
 
 
 def closed_block(

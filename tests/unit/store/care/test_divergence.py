@@ -23,7 +23,8 @@ from vq.store.care.divergence import Diverged, cut_back, diverged
 from vq.store.disk.memory_disk import MemoryDisk, keep_all, keep_none
 from vq.store.disk.memory_names import RandomChance
 from vq.store.log.block import BlockCache
-from vq.store.log.log import Log, LogState
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogState
 from vq.store.log.recovered import Case
 from vq.store.records.format import INDEX_SUFFIX, KEYS_SUFFIX, block_name
 

@@ -12,7 +12,8 @@ from vq.store.care.walk import BadRange
 from vq.store.disk.memory_disk import MemoryDisk, keep_all
 from vq.store.disk.memory_names import RandomChance
 from vq.store.disk.new_block import NewBlock
-from vq.store.log.log import Log, LogState
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogState
 from vq.store.log.repair_file import put_back
 from vq.store.records.format import BLOCK_SUFFIX, CHECKPOINT_NAME, block_name
 

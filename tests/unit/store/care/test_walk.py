@@ -10,7 +10,8 @@ from vq.store.care import walk
 from vq.store.care.reported import ReportedWalk
 from vq.store.care.walk import Walk
 from vq.store.disk.memory_disk import MemoryDisk
-from vq.store.log.log import Log, LogConfig
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogConfig
 from vq.store.records.format import CONTROL_BYTES
 from vq.store.records.offset_index import INTERVAL_BYTES
 

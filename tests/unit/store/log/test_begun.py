@@ -16,7 +16,8 @@ from vq.store.disk.disk import Buffer
 from vq.store.disk.memory_disk import MemoryDisk, MemoryFile, keep_all, keep_none
 from vq.store.disk.memory_names import RandomChance
 from vq.store.log.begun import BEGUN_NAME, Beginning, BegunLog, BegunLogs
-from vq.store.log.log import Log, LogBegin, LogState
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogBegin, LogState
 from vq.store.records.checked_text import checksum
 
 DATA = Path("/data")

@@ -25,7 +25,8 @@ from vq.store.disk.memory_names import RandomChance
 from vq.store.disk.real_disk import RealDisk
 from vq.store.log.block import BlockCache
 from vq.store.log.holdings import Holder, holder
-from vq.store.log.log import Log, LogState
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogState
 from vq.store.log.manifest import HeldAs
 from vq.store.log.recovered import Case
 

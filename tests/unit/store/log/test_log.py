@@ -22,7 +22,7 @@ from vq.errors import (
 from vq.limits import BATCH_BYTES_MAX
 from vq.model import ProducerStamp
 from vq.store.disk.memory_disk import keep_none
-from vq.store.log.log import LogConfig
+from vq.store.log.log_config import LogConfig
 from vq.store.records.format import CONTROL_BYTES, decode_control
 
 

@@ -33,7 +33,8 @@ from vq.store.care.walk import Walk
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.log.block import BlockCache
 from vq.store.log.block_facts import read_facts
-from vq.store.log.log import Log, LogConfig
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogConfig
 from vq.store.log.piece import Piece
 
 BLOCK = LogConfig(block_bytes=64 * 1024)

@@ -3,7 +3,7 @@
 import pytest
 
 from vq.errors import InvalidArgument
-from vq.store.log.log import LogConfig
+from vq.store.log.log_config import LogConfig
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from vq.errors import (
 from vq.model import ProducerStamp
 from vq.store.disk.memory_disk import keep_none
 from vq.store.disk.memory_names import RandomChance
-from vq.store.log.log import LogConfig, LogState
+from vq.store.log.log_config import LogConfig, LogState
 
 
 @pytest.mark.parametrize("kind", ["allocate", "pwrite"])

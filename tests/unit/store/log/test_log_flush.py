@@ -19,7 +19,8 @@ from vq.errors import (
 )
 from vq.store.disk.memory_disk import MemoryDisk, keep_none
 from vq.store.log.block import BlockCache
-from vq.store.log.log import Log, LogConfig
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogConfig
 
 
 def test_a_ticket_covers_what_was_appended_before_it() -> None:

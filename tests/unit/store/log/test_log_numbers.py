@@ -9,7 +9,8 @@ from vq.errors import OffsetOutOfRange, PartitionQuarantined
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.log.block import BlockCache
 from vq.store.log.checkpoint import Checkpoint
-from vq.store.log.log import Log, LogBegin, LogConfig, LogState
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogBegin, LogConfig, LogState
 from vq.store.records.format import CHECKPOINT_NAME, CONTROL_BYTES, INDEX_SUFFIX
 
 PATH = DIRECTORY / CHECKPOINT_NAME

@@ -18,7 +18,7 @@ from vq.errors import (
 )
 from vq.model import ProducerStamp
 from vq.store.disk.memory_disk import keep_none
-from vq.store.log.log import LogState
+from vq.store.log.log_config import LogState
 
 
 def test_a_sealed_log_refuses_appends_also_after_a_restart() -> None:

@@ -9,7 +9,8 @@ from support.store import DIRECTORY, append, flush, memory_disk, open_log, patie
 from vq.errors import OffsetOutOfRange, PartitionQuarantined
 from vq.store.disk.memory_disk import MemoryDisk, keep_all, keep_none
 from vq.store.log.checkpoint import Checkpoint
-from vq.store.log.log import Log, LogConfig, LogState
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogConfig, LogState
 from vq.store.log.recovered import Case, classify
 from vq.store.records.format import CONTROL_BYTES
 

@@ -9,8 +9,8 @@ from support.store import DIRECTORY, append, flush, memory_disk, open_log, paylo
 
 from vq.store.disk.memory_disk import MemoryDisk, keep_none
 from vq.store.log.checkpoint import Checkpoint
-from vq.store.log.log import Log, LogState
-from vq.store.log.log_config import LogConfig
+from vq.store.log.log import Log
+from vq.store.log.log_config import LogConfig, LogState
 from vq.store.log.manifest import ManifestEntry
 from vq.store.log.ticket import SyncTicket
 

@@ -5,7 +5,7 @@ from support.store import DIRECTORY, append, flush, memory_disk, open_log
 
 from vq.model import ProducerStamp
 from vq.store.disk.memory_disk import MemoryFile
-from vq.store.log.log import LogConfig
+from vq.store.log.log_config import LogConfig
 from vq.store.records import scan
 from vq.store.records.format import BatchHeader, encode_control
 from vq.store.records.offset_index import OffsetIndex

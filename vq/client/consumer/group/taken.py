@@ -38,8 +38,6 @@ from vq.errors import (
 )
 from vq.model import Message, TopicPartition
 
-__all__ = ["InHand", "TakenMessages"]
-
 _PAUSE: Final = Backoff(first_s=0.02, most_s=0.5)
 
 

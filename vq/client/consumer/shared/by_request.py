@@ -35,8 +35,6 @@ from vq.log_lines import get_logger
 from vq.remoting.wire_pb2 import ReceiveResponse, SharedRun
 from vq.tasks import begin_task
 
-__all__ = ["SharedByRequest"]
-
 logger = get_logger(__name__)
 
 #: While nobody asks, a partition is looked at no more often.

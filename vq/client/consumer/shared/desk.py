@@ -28,8 +28,6 @@ from vq.remoting.wire_pb2 import (
 )
 from vq.reserved import SHARED_TOPIC
 
-__all__ = ["SeenCut", "SharedDesk", "SharedSeat", "SharedTerms", "ToldSource", "shared_journal_of"]
-
 #: How long an answer is waited for until it counts as lost for good.
 ANSWER_S: Final = 30.0
 

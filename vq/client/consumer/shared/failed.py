@@ -22,8 +22,6 @@ from vq.log_lines import get_logger
 from vq.reserved import DeliveryFailure
 from vq.shown import shown_raised
 
-__all__ = ["FailedDeliveries", "Outcome", "is_spent", "outcome_of"]
-
 logger = get_logger(__name__)
 
 #: How long one try to copy a message waits for the broker.

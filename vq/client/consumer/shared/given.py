@@ -4,8 +4,6 @@ from typing import Final
 
 from vq.client.consumer.shared.handles import MessageHandle
 
-__all__ = ["GivenMessages"]
-
 _LOOK_AT_LEAST: Final = 1_000
 
 

@@ -7,16 +7,6 @@ from zlib import crc32
 
 from vq.model import Message, TopicPartition
 
-__all__ = [
-    "MessageHandle",
-    "PlacedHandle",
-    "SaidOfMessage",
-    "SettleKind",
-    "SettledRun",
-    "key_number",
-    "merged",
-]
-
 
 class SettleKind(IntEnum):
     """What becomes of a message; the numbers of SETTLE."""

@@ -31,8 +31,6 @@ from vq.message_filter import Filter
 from vq.model import Message, TopicPartition
 from vq.tasks import begin_task
 
-__all__ = ["SharedMember"]
-
 logger = get_logger(__name__)
 
 #: What an application calls for a message.

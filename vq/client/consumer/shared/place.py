@@ -7,8 +7,6 @@ from vq.client.reading.partition_reader import PartitionReader
 from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.model import TopicPartition
 
-__all__ = ["record_lows"]
-
 
 async def record_lows(
     cluster: ClusterClient,

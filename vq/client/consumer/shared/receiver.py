@@ -40,8 +40,6 @@ from vq.log_lines import get_logger
 from vq.remoting.wire_pb2 import SharedRun
 from vq.tasks import begin_task
 
-__all__ = ["HeldMessage", "SharedReceiver"]
-
 logger = get_logger(__name__)
 
 #: The lease of a message that has waited for so much of it begins anew with its listener.

@@ -9,8 +9,6 @@ quarter of a second, and what was taken is not in hand any more.
 
 from typing import Final
 
-__all__ = ["SharedRoom"]
-
 ROOM_MAX: Final = 5_000
 ROOM_S: Final = 0.25
 

@@ -15,8 +15,6 @@ from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.tasks import begin_task
 
-__all__ = ["Settler", "lease_lost", "retrieved", "settle_all"]
-
 logger = get_logger(__name__)
 
 #: At the end it is waited so long for what is settled.

@@ -25,8 +25,6 @@ from vq.model import Message, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetRequest
 
-__all__ = ["NumberGone", "NumberMissing", "NumbersUnknown", "RecordUnreadable", "SourceReader"]
-
 #: Places behind what was read last; what follows it is mostly read next.
 _PLACES_MAX: Final = 64
 #: A read is for about as many bytes as its messages have, by the last ones; at least for so many.

@@ -31,8 +31,6 @@ from vq.model import Message, TopicPartition
 from vq.remoting.wire_pb2 import ReceiveResponse, SharedRun
 from vq.tasks import begin_task
 
-__all__ = ["AGAIN", "WAIT_S", "HeldMessage", "RunReading", "SharedSources", "WatchedSource"]
-
 logger = get_logger(__name__)
 
 #: How long the journal waits for messages, and a partition for more of them: at most so long, and

@@ -11,8 +11,6 @@ from typing import Final, NamedTuple
 
 from vq import limits
 
-__all__ = ["SourceTurn", "SourceTurns"]
-
 
 class SourceTurn(NamedTuple):
     """What one request asks for.

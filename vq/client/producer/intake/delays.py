@@ -21,8 +21,6 @@ from vq.shown import shown
 #: Up to ten minutes, four hours, four days, and above.
 _LENGTHS_MS: Final = (600_000, 4 * 3_600_000, 4 * 86_400_000)
 
-__all__ = ["due_ms_of", "is_delayed", "topics_of", "waits_in"]
-
 
 def is_delayed(message: Message) -> bool:
     """Whether a message says when it is to be delivered."""

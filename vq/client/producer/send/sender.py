@@ -175,6 +175,9 @@ class Sender:
             self._ensure_tick()
             raise
 
+    def _send_behind(self) -> None:
+        self._context.run(self.send_waiting)
+
     def _send_waiting(self) -> None:
         self._end_rest()
         self.accumulator.awake = False
@@ -190,11 +193,12 @@ class Sender:
             self._ensure_tick()
             self._close_dropped()
         may_rest = not self.dropped
+        found = self.accumulator.queues()
         awaited = bool(self.waiters) or self.space_line.waiting
         hurry = not self._linger_s or awaited or self.accumulator.is_short_of_space
         linger_until = 0.0
         waits_s, turn = math.inf, None
-        for queue in self._in_turn():
+        for queue in found if self._turn is None else self._in_turn(found):
             if queue.is_busy:
                 self._ensure_tick()
                 if self.accumulator.enter(queue):
@@ -216,17 +220,15 @@ class Sender:
         if retry_at:
             self._send_at(min(retry_at, linger_until or retry_at))
         elif linger_until:
-            self._rest(max(linger_until - now, self._linger_s / 2))  # some queues at a time
+            # Some queues at a time.
+            self._rest(len(found), max(linger_until - now, self._linger_s / 2))
         elif may_rest and self.tick_timer is not None:
-            self._rest()
+            self._rest(len(found))
         if raised is not None:
             raise raised
 
-    def _in_turn(self) -> Sequence[PartitionQueue]:
-        """Return all queues; first the one that had to let others go before, for a quota."""
-        queues = self.accumulator.queues()
-        if self._turn is None:
-            return queues
+    def _in_turn(self, queues: Sequence[PartitionQueue]) -> Sequence[PartitionQueue]:
+        """Return the queues; first the one that had to let others go before, for a quota."""
         at = next((n for n, queue in enumerate(queues) if queue is self._turn), 0)
         return [*queues[at:], *queues[:at]]
 
@@ -239,12 +241,12 @@ class Sender:
         self.drop_topic(queues, NotSent(f"{why}; nothing was sent", hint=_REPORT))
         logger.error("messages cannot be dealt out", topic=queues.topic, exc_info=error)
 
-    def _rest(self, most_s: float = math.inf) -> None:
+    def _rest(self, queues: int, most_s: float = math.inf) -> None:
         """Ignore appends until the next answer, because nothing can be sent before that.
 
         Otherwise each append would cost an iteration of the loop.
         """
-        rest_s = min(REST_S + _REST_QUEUE_S * len(self.accumulator.queues()), most_s)
+        rest_s = min(REST_S + _REST_QUEUE_S * queues, most_s)
         self.rest_timer = self.loop.call_later(rest_s, self.send_waiting)
         self.accumulator.awake = True
 
@@ -266,7 +268,8 @@ class Sender:
         """
         waits_s, sent = 0.0, 0
         try:
-            queue.finish_failing()
+            if queue.failing is not None:
+                queue.finish_failing()
             master = self.master_of(queue)
             connection = None if master is None else self._cluster.live_connection(master)
             if master is None:
@@ -279,7 +282,10 @@ class Sender:
                         break
                     self._put(queue, batch, connection)
                     sent += 1
-                    self._fail_rest(queue)
+                    if queue.has_failed:
+                        self._fail_rest(queue)
+                    elif not queue.pending and queue.in_flight and batch is queue.in_flight[-1]:
+                        break  # nothing follows it
         except IdsUsedUp:
             pass  # the cluster calls back when there are more; each message has its deadline
         except VqError as error:
@@ -298,16 +304,17 @@ class Sender:
 
     def _leave(self, queue: PartitionQueue) -> None:
         try:
-            queue.finish_failing()
-            self._fail_rest(queue)
+            if queue.failing is not None:
+                queue.finish_failing()
+            if queue.has_failed:
+                self._fail_rest(queue)
         finally:
             queue.owner = None
 
     def _fail_rest(self, queue: PartitionQueue) -> None:
         """In an ordered producer: fail what threads appended while an earlier message failed."""
-        if queue.has_failed:
-            self.accumulator.drain_topic_of(queue)
-            queue.fail_rest()
+        self.accumulator.drain_topic_of(queue)
+        queue.fail_rest()
 
     def _fail_refused(self, queue: PartitionQueue) -> None:
         """Fail what waits for a broker that does not take this client: no retry helps."""
@@ -366,7 +373,7 @@ class Sender:
         def on_reply(frame: Frame | None) -> None:
             timer.cancel()
             if attempt == batch.attempts and batch.sent:
-                self._on_answer(queue, batch, frame)
+                self._on_answer(queue, batch, frame, connection)
 
         try:
             connection.send(Command.PUT, queue.put_header(batch), batch.body, on_reply)
@@ -404,18 +411,25 @@ class Sender:
                 )
         _log_silence(partition, address, why)
 
-    def _on_answer(self, queue: PartitionQueue, batch: Batch, frame: Frame | None) -> None:
+    def _on_answer(
+        self,
+        queue: PartitionQueue,
+        batch: Batch,
+        frame: Frame | None,
+        connection: BrokerConnection,
+    ) -> None:
         """Apply an answer; a blocking sender does not claim a queue with batches in flight."""
         self.accumulator.enter(queue)
         try:
-            queue.finish_failing()
+            if queue.failing is not None:
+                queue.finish_failing()
             self.apply_answer(queue, batch, frame)
         finally:
             self._leave(queue)
         if not self.accumulator.awake or self.rest_timer is not None:
             self._end_rest()
             self.accumulator.awake = True
-            self.loop.call_soon(self.send_waiting, context=self._context)
+            connection.afterwards(self._send_behind)
 
     # Time -------------------------------------------------------------------------------------
     def _send_at(self, when: float) -> None:

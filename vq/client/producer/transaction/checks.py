@@ -40,8 +40,6 @@ from vq.remoting.wire_pb2 import (
 from vq.reserved import TRANSACTIONS_TOPIC
 from vq.tasks import begin_task, cancellation_of
 
-__all__ = ["ListenerCalls", "LoopCalls", "ProducerChecks", "ThreadCalls"]
-
 logger = get_logger(__name__)
 
 #: How long a request waits at a master, in seconds.

@@ -15,8 +15,6 @@ from vq.remoting.wire_pb2 import TransactionPart
 from vq.store.records.codec import encode_records, places
 from vq.store.records.format import RECORD_HEADER_BYTES
 
-__all__ = ["Collected"]
-
 #: Ids of messages are taken so many at a time.
 _IDS_MAX: Final = 100
 

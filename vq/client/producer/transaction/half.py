@@ -25,8 +25,6 @@ from vq.model import Message, TransactionState
 from vq.remoting.wire_pb2 import TransactionChecks
 from vq.shown import shown, shown_error
 
-__all__ = ["HalfMessage", "resolution_of"]
-
 logger = get_logger(__name__)
 
 

@@ -15,8 +15,6 @@ from vq.remoting.wire_pb2 import (
     TransactResponse,
 )
 
-__all__ = ["JournalRequests"]
-
 #: Of the time for a try, a broker may wait so much until all is stored.
 _WAIT_SHARE: Final = 0.8
 

@@ -7,8 +7,6 @@ from vq.client.producer.spread.partitioner import key_partition
 from vq.model import TopicPartition, Xid
 from vq.reserved import TRANSACTIONS_TOPIC
 
-__all__ = ["choose_journal"]
-
 
 async def choose_journal(
     cluster: ClusterClient,

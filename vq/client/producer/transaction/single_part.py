@@ -13,8 +13,6 @@ from vq.client.puts import put_batch
 from vq.errors import OutcomeUnknown, SequenceGap, UnknownProducer, VqError
 from vq.model import ProducerStamp, TopicPartition
 
-__all__ = ["Lines", "SinglePart"]
-
 #: What the broker says of a batch that is not stored, to one whose line it has forgotten.
 _FORGOTTEN: Final = (SequenceGap, UnknownProducer)
 

@@ -53,8 +53,6 @@ from vq.model import Message, SendResult, TopicPartition, TransactionState, Xid
 from vq.remoting.wire_pb2 import TransactionChecks, TransactRequest, TransactResponse
 from vq.tasks import begin_task
 
-__all__ = ["TransactionCore", "Transactions"]
-
 logger = get_logger(__name__)
 
 #: What a refusal may say of a transaction that still may be committed.

@@ -10,8 +10,6 @@ from vq.errors import ProducerFenced
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import FenceRequest
 
-__all__ = ["TransactionalId"]
-
 
 class TransactionalId:
     """See the module. ``take`` is loop-bound.

@@ -16,8 +16,6 @@ from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import TransactionsRequest, TransactionStatus, TransactRequest
 from vq.reserved import TRANSACTIONS_TOPIC
 
-__all__ = ["TwoPhase"]
-
 #: Transactions that one answer has at most.
 _PAGE: Final = 1_000
 

@@ -9,8 +9,6 @@ from vq.remoting.wire_pb2 import TransactionPartStatus
 from vq.reserved import DELAYED_TOPIC
 from vq.store.records.record import decode_properties, decode_records
 
-__all__ = ["waiting_messages"]
-
 
 def waiting_messages(parts: Iterable[TransactionPartStatus], body: bytes) -> list[Message]:
     """Return the messages of some parts, in the order in which they were sent.

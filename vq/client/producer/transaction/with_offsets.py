@@ -20,8 +20,6 @@ from vq.coordination.groups.decisions import (
 )
 from vq.errors import CoordinationError
 
-__all__ = ["DecisionNodes", "MovedOffsets", "Moving"]
-
 #: To remove the node of a transaction that was refused: who is told that waits no longer.
 _DROPPED_WITHIN_S: Final = 1.0
 

@@ -19,8 +19,6 @@ from vq.security.scram import (
 )
 from vq.shown import shown
 
-__all__ = ["ROLES_MAX", "StoredSecret", "StoredUser"]
-
 #: Roles of one user.
 ROLES_MAX = 100
 _KEY_BYTES = 32
