@@ -26,13 +26,23 @@ class Turn:
         call_soon: Schedules a callback behind everything that is ready now.
     """
 
-    __slots__ = ("_actions", "_call_soon", "_early", "_scheduled", "_writers")
+    __slots__ = (
+        "_actions",
+        "_call_soon",
+        "_early",
+        "_is_wanted",
+        "_scheduled",
+        "_writers",
+        "_writes",
+    )
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._call_soon = call_soon
         self._actions: tuple[Callable[[], None], ...] = ()
         self._early: tuple[Callable[[], None], ...] = ()
         self._scheduled = False
+        self._is_wanted = False  # by something that came since ``begin``
+        self._writes = False  # at this moment
         self._writers: list[Writer] = []
 
     def on_end(self, action: Callable[[], None], *, early: bool = False) -> None:
@@ -45,14 +55,16 @@ class Turn:
             self._early += (action,)
 
     def hasten(self) -> None:
-        """Call the early actions now: nothing more is expected that could share them.
+        """Do what was gathered now: nothing more is expected that could share it.
 
-        The turn ends later all the same, while what they began goes on.
+        Those actions are called that are early; what they begin goes on beside the writes.
         """
         self._act(self._early)
+        self.write_out()
 
     def schedule(self) -> None:
         """Have ``run`` called at the end of this turn."""
+        self._is_wanted = True
         if not self._scheduled:
             self._scheduled = True
             self._call_soon(self.run)
@@ -60,16 +72,26 @@ class Turn:
     def add(self, writer: Writer) -> None:
         """Have ``writer`` write out at the end of this turn; add it once a turn."""
         self._writers.append(writer)
-        if not self._scheduled:
-            self._scheduled = True
-            self._call_soon(self.run)
+        if not self._writes:
+            self.schedule()
 
-    def begin(self) -> None:
+    def begin(self) -> bool:
         """Schedule nothing from now on: the caller calls ``run`` itself, whatever is raised.
 
         A callback that is scheduled by a callback costs one more iteration of the loop.
+
+        Returns:
+            Whether nothing was scheduled before. If so, ``leave`` may take the place of ``run``.
         """
-        self._scheduled = True
+        begins = not self._scheduled
+        self._scheduled, self._is_wanted = True, False
+        return begins
+
+    def leave(self, *, hastened: bool) -> None:
+        """Have the turn end later; not if nothing is to be done, or all of it was ``hastened``."""
+        self._scheduled = False
+        if self._is_wanted and not hastened:
+            self.schedule()
 
     def run(self) -> None:
         """End the turn now. Actions come first: what they start goes on beside the writes."""
@@ -87,10 +109,14 @@ class Turn:
 
     def write_out(self) -> None:
         """Have all write that gathered output so far."""
-        while self._writers:  # a fetch session that answers makes its connection one of them
-            writers, self._writers = self._writers, []
-            for writer in writers:
-                try:
-                    writer.write_out()
-                except Exception:
-                    logger.exception("writing answers failed", connection=writer)
+        self._writes = True
+        try:
+            while self._writers:  # a fetch session that answers makes its connection one of them
+                writers, self._writers = self._writers, []
+                for writer in writers:
+                    try:
+                        writer.write_out()
+                    except Exception:
+                        logger.exception("writing answers failed", connection=writer)
+        finally:  # a signal handler raised
+            self._writes = False
