@@ -161,10 +161,9 @@ def show_brokers(output: Output, rows: list[dict[str, Any]], found: ClusterStatu
         shown.append(
             {**row, "lag": _lag_text(row), "answers": answers, "draining": _draining_text(report)}
         )
-    columns = ["group", "node", "address", "role", "epoch", "in_sync", "lag", "answers"]
-    if any(row["draining"] for row in shown):
-        columns.insert(4, "draining")
-    output.table(shown, columns=columns, optional=("lag", "draining"))
+    drains = "draining " if any(row["draining"] for row in shown) else ""
+    columns = f"group node address role {drains}epoch in_sync lag answers"
+    output.table(shown, columns=columns, optional="lag draining")
 
 
 def _draining_text(report: BrokerReport) -> str | None:

@@ -69,16 +69,7 @@ _GROUP: Final = Shape(
     patterns=_patterns,
 )
 
-_COLUMNS = (
-    "topic",
-    "partition",
-    "owner",
-    "committed",
-    "end",
-    "lag_bytes",
-    "lag_messages",
-    "lag_s",
-)
+_COLUMNS = "topic partition owner committed end lag_bytes lag_messages lag_s"
 
 
 @click.group(cls=Commands)
@@ -177,8 +168,8 @@ def _show_list(
         }
         for each in found
     ]
-    columns = ("group", "topics", "members", *(_LAGS if with_lag else ("model", "start")))
-    invocation.output.table(rows, columns=columns, optional=("cause",))
+    columns = f"group topics members {' '.join(_LAGS) if with_lag else 'model start'}"
+    invocation.output.table(rows, columns=columns, optional="cause")
     if not rows:
         config = invocation.client_config()
         invocation.output.remark(f"cluster {config.cluster!r} has no consumer groups")
@@ -337,7 +328,7 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
             f"{name}` shows what is open behind it"
         )
     output.title("")
-    output.table(members, columns=("member", "host", "pid", "partitions"))
+    output.table(members, columns="member host pid partitions")
     output.title("")
     output.table(rows, columns=_COLUMNS)
     if any(each.committed_is_copy for each in found.partitions):

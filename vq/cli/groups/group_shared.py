@@ -26,9 +26,6 @@ def shared(invocation: Invocation, name: str) -> None:
     if output.as_json:
         output.document(asdict(found))
         return
-    columns = (
-        *("topic", "partition", "low", "cursor", "open"),
-        *("held", "waiting", "redelivered", "deliveries_max"),
-    )
+    columns = "topic partition low cursor open held waiting redelivered deliveries_max"
     output.table([asdict(each) for each in found.partitions], columns=columns)
     output.remark(f"{found.receiving} member(s) wait for messages")

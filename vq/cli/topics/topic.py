@@ -93,7 +93,7 @@ def create(invocation: Invocation, name: str, if_not_exists: bool, **options: An
         invocation.output.remark(f"created {name} with {len(rows)} partition(s)")
     remark_retention(invocation.output, options, settings)
     remark_threshold(invocation.output, options, settings)
-    invocation.output.table(rows, columns=("partition", "group", "state"))
+    invocation.output.table(rows, columns="partition group state")
 
 
 def _exists_text(found: Topic, wanted: TopicSettings) -> str:
@@ -133,15 +133,7 @@ def alter(invocation: Invocation, name: str, partitions: int | None, **options: 
 
 
 # list -----------------------------------------------------------------------------------------
-_LIST_COLUMNS = (
-    "topic",
-    "partitions",
-    "flush",
-    "replication",
-    "retention",
-    "writes",
-    "broker_groups",
-)
+_LIST_COLUMNS = "topic partitions flush replication retention writes broker_groups"
 
 
 def _open_groups(counts: Mapping[str, int]) -> list[str]:
@@ -209,7 +201,7 @@ def _show_list(invocation: Invocation, found: Sequence[TopicSummary]) -> None:
 
 
 # describe -------------------------------------------------------------------------------------
-_COLUMNS = ("partition", "group", "state", "earliest", "latest", "bytes", "damaged", "ranges")
+_COLUMNS = "partition group state earliest latest bytes damaged ranges"
 
 
 def _size(ends: PartitionEnds) -> int:
