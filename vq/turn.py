@@ -45,11 +45,12 @@ class Turn:
             self._early += (action,)
 
     def hasten(self) -> None:
-        """Call the early actions now: nothing more is expected that could share them.
+        """Do what was gathered now: nothing more is expected that could share it.
 
-        The turn ends later all the same, while what they began goes on.
+        Those actions are called that are early; what they begin goes on beside the writes.
         """
         self._act(self._early)
+        self.write_out()
 
     def schedule(self) -> None:
         """Have ``run`` called at the end of this turn."""
@@ -64,12 +65,23 @@ class Turn:
             self._scheduled = True
             self._call_soon(self.run)
 
-    def begin(self) -> None:
+    def begin(self) -> bool:
         """Schedule nothing from now on: the caller calls ``run`` itself, whatever is raised.
 
         A callback that is scheduled by a callback costs one more iteration of the loop.
+
+        Returns:
+            Whether nothing was scheduled before. If so, ``leave`` may take the place of ``run``.
         """
+        begins = not self._scheduled
         self._scheduled = True
+        return begins
+
+    def leave(self, *, hastened: bool) -> None:
+        """Have the turn end later; not at all if all of it was done by ``hasten``."""
+        self._scheduled = False
+        if not hastened:
+            self.schedule()
 
     def run(self) -> None:
         """End the turn now. Actions come first: what they start goes on beside the writes."""
@@ -86,7 +98,7 @@ class Turn:
                 logger.exception("action at the end of a loop iteration failed")
 
     def write_out(self) -> None:
-        """Have all write that gathered output so far."""
+        """Have those write that gathered output so far."""
         while self._writers:  # a fetch session that answers makes its connection one of them
             writers, self._writers = self._writers, []
             for writer in writers:

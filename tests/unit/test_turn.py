@@ -83,9 +83,26 @@ def test_what_nothing_more_could_share_is_done_before_the_end_of_a_turn():
     turn.on_end(broken, early=True)
     turn.on_end(lambda: seen.append("early"), early=True)
     turn.on_end(lambda: seen.append("end"))
-    turn.schedule()
+    turn.add(SimpleNamespace(write_out=lambda: seen.append("written")))
     turn.hasten()
-    assert seen == ["broken", "early"]
+    assert seen == ["broken", "early", "written"]
     assert len(scheduled) == 1
     scheduled[0]()
-    assert seen == ["broken", "early", "broken", "early", "end"]
+    assert seen == ["broken", "early", "written", "broken", "early", "end"]
+
+
+def test_a_turn_of_which_all_was_hastened_needs_no_end() -> None:
+    """Its end would be one more iteration of the loop; without that it is scheduled."""
+    scheduled: list[Callable[[], None]] = []
+    seen: list[str] = []
+    turn = Turn(scheduled.append)
+    turn.on_end(lambda: seen.append("early"), early=True)
+    for hastened in (True, False):
+        assert turn.begin()
+        turn.add(SimpleNamespace(write_out=lambda: seen.append("written")))
+        turn.hasten()
+        turn.leave(hastened=hastened)
+        assert seen == ["early", "written"]
+        assert len(scheduled) == (not hastened)
+        seen.clear()
+    assert not turn.begin(), "its end is scheduled"

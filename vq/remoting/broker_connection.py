@@ -197,10 +197,18 @@ class BrokerConnection(asyncio.Protocol):
         return closed_early(encrypted=encrypted)
 
     # Requests ---------------------------------------------------------------------------------
-    def send(self, command: int, header: bytes, body: Buffer, on_reply: OnReply) -> int:
-        """Send a request by the end of this loop iteration; return its correlation id.
+    def send(
+        self,
+        command: int,
+        header: bytes,
+        body: Buffer,
+        on_reply: OnReply,
+        *,
+        at_once: bool = False,
+    ) -> int:
+        """Send a request by the end of this loop iteration, or ``at_once``; return its number.
 
-        ``body`` must not change before the reply.
+        ``body`` must not change before the reply. The number is the correlation id.
 
         Raises:
             ConnectionCut: The connection has ended; nothing was sent.
@@ -209,10 +217,11 @@ class BrokerConnection(asyncio.Protocol):
         if self.closed:
             raise ConnectionCut(f"the connection to {self.address} has ended")
         correlation_id, buffers = self._state.request(command, header, body, context=on_reply)
-        if not self._out:
+        at_once = at_once or len(body) >= AT_ONCE_BYTES
+        if not at_once and not self._out:
             self._loop.call_soon(self.flush)
         self._out += buffers
-        if len(body) >= AT_ONCE_BYTES:
+        if at_once:
             self.flush()
         return correlation_id
 

@@ -195,7 +195,7 @@ class Command(enum.IntEnum):
     # It reads archives, and makes blocks of them, for `vq archive`.
     ARCHIVE = 45, _CLUSTER, wire.ArchiveRequest, wire.ArchiveResponse
     # What a node asks for counts for acknowledgements, and shows what is not committed yet.
-    REPLICATE = 40, _GROUP, wire.ReplicateRequest, wire.FetchResponse
+    REPLICATE = 40, _GROUP, wire.ReplicateRequest, wire.FetchResponse, True
     EPOCH_END = 41, _GROUP, wire.EpochEndRequest, wire.EpochEndResponse
     REPAIR = 44, _GROUP, wire.RepairRequest, wire.RepairResponse
 

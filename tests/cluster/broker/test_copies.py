@@ -83,6 +83,8 @@ async def test_an_append_wakes_the_copies_that_wait(served):
     copy = await connect(served)
     waiting = copy.send(Command.REPLICATE, request(0, add(), add(partition=1)))
     await until(lambda: channel(served, 1).copies.parked)
+    server = served.node.parts.server
+    assert (server.reads_waiting, server.requests_waiting) == (1, 0), "a PUT is the only request"
     served.flusher.held = True
     put = served.client.send_put("t", 1, [message(b"x")])
     assert list(fetched(await waiting)) == [1]

@@ -95,9 +95,9 @@ async def test_many_partitions_that_lack_little_each_are_slowed_too(cluster: Mem
 async def test_each_message_of_a_lone_sender_costs_one_request(pair, monkeypatch, partitions):
     """It leaves behind the flush and asks for the next one: none waits at the master meanwhile."""
     requests: list[CopySession] = []
-    send = CopySession._request
+    send = CopySession.write_out
     monkeypatch.setattr(
-        CopySession, "_request", lambda session: [requests.append(session), send(session)]
+        CopySession, "write_out", lambda session: [requests.append(session), send(session)]
     )
     await pair.cluster.until_in_sync("n1", "n2")
     counts = []

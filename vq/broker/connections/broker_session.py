@@ -15,7 +15,7 @@ that the peer does not take waits until it does, and costs next to nothing meanw
 A request for which the node has no room waits, unhandled, until there is some:
 
     request                          takes                    beyond the bound of the node
-    GET, FETCH                       a read                   is refused
+    GET, FETCH, REPLICATE            a read                   is refused
     others, above all PUT            a request, its bytes     waits for room
     any of a member of the cluster   the same                 is handled
     HELLO, AUTHENTICATE, PROVE       nothing                  is handled
@@ -34,8 +34,8 @@ from vq.broker.connections.outgoing import Outgoing
 from vq.broker.connections.owing import FREE_BYTES, REFUSED_BYTES, UNTAKEN_S, Owing
 from vq.broker.connections.shares import (
     CUT_PER_REQUEST,
+    HASTENED_LEFT,
     PIECE_BYTES,
-    REQUESTS_PER_TURN,
     SMALL_PIECE_BYTES,
     TurnLine,
     WaitingInput,
@@ -163,30 +163,40 @@ class BrokerSession(asyncio.Protocol):
         if left <= 0 or self._later is not None or self._outgoing.congested:
             self._wait(server.line, (), data)
             return
-        if left == REQUESTS_PER_TURN:
-            server.turn.schedule()  # its end begins the next one
-        events = self.connection.receive_data(data)
-        server.requests_left = left - len(events)
-        handled = self._handle(events if len(events) <= left else events[:left])
-        if handled < len(events) and self._closing_since is None:
-            line = server.held if handled < left and not self.congested else server.line
-            self._wait(line, events[handled:], data)
-        elif handled == 1:
-            self._hasten()
+        turn, hastened = server.turn, False
+        begins = turn.begin()
+        try:
+            events = self.connection.receive_data(data)
+            server.requests_left = left - len(events)
+            handled = self._handle(events if len(events) <= left else events[:left])
+            if handled < len(events) and self._closing_since is None:
+                line = server.held if handled < left and not self.congested else server.line
+                self._wait(line, events[handled:], data)
+            elif handled == 1:
+                hastened = self._hasten()
+        finally:
+            if begins:
+                turn.leave(hastened=hastened)
 
-    def _hasten(self) -> None:
-        """Begin now what otherwise begins with the end of the turn: the peer sent one request.
+    def _hasten(self) -> bool:
+        """Do now what otherwise is done at the end of the turn: the peer sent one request.
 
         It waits for its answer, most likely, and what it began or completed is shared by nothing.
+
+        Returns:
+            Whether the turn needs no end: nothing is left to do, and nobody waits for the next one.
+            Once in so many requests there is one all the same, which counts them anew.
         """
         server = self._server
-        if server.requests_waiting == 1 == self.in_flight:
-            server.turn.hasten()  # nobody else's message could share a flush with this one,
-            server.turn.write_out()  # or an answer to a copy
-        elif self.connection.principal.proved and server.requests_waiting <= 1:
-            server.turn.write_out()  # a copy told what it has, by which a PUT is stored, perhaps
-        elif self._outgoing.waits:
+        waiting = server.requests_waiting
+        # Nobody else's message could share a flush with this one, or an answer to a copy; or a
+        # copy told what it has, by which a PUT is stored, perhaps.
+        if waiting <= 1 and (waiting == self.in_flight or self.connection.principal.proved):
+            server.turn.hasten()
+            return not server.gathered_bytes and server.requests_left > HASTENED_LEFT
+        if self._outgoing.waits:
             self.write_out()
+        return False
 
     def _handle(self, events: Sequence[Opened | Request | Closing]) -> int:
         """Have requests handled while the node has room, then see whether to go on reading.

@@ -68,8 +68,8 @@ class Server:
         spin: Keeps the loop awake for a peer that sends one request at a time; None: nothing does.
         sessions: Every connection that is not gone yet, in order of arrival.
         requests_waiting: Requests of all sessions without an answer, reads not counted.
-        reads_waiting: Reads (GET, FETCH) of all sessions without an answer. They may wait for data,
-            and so never make a connection pause.
+        reads_waiting: Reads (GET, FETCH, REPLICATE) of all sessions without an answer. They may
+            wait for data, and so never make a connection pause.
         put_bytes: Bytes of the bodies of these requests, and of large headers: what PUTs bring.
         gathered_bytes: Bytes kept for all sessions: of incomplete frames, and of requests that wait
             for a turn of the loop, or for room.

@@ -43,7 +43,7 @@ def server_facts(server: Server) -> Iterator[Facts[Any]]:
         ),
         gauge(
             "vq_waiting_reads",
-            "Reads (GET, FETCH) without an answer: they wait for messages.",
+            "Reads (GET, FETCH, REPLICATE) without an answer: they wait for messages.",
             lambda server: server.reads_waiting,
         ),
         Fact(

@@ -199,6 +199,7 @@ class DataDisk:
         self.refusal = self._why_refused()
         place = self.place
         place.refusal, place.gone, place.silent = self.refusal, self.gone, self.silent
+        place.copy_refusal = self.copy_refusal
         self._changed.tell()
 
     def _measure(self, space: tuple[int, int, int, int] | OSError) -> None:

@@ -21,7 +21,6 @@ from vq.broker.disks.disk_looks import SILENT_S
 from vq.broker.disks.disk_watch import DiskLevel
 from vq.broker.disks.flush_meter import FlushMeter
 from vq.broker.logs.reserve import Reserve
-from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import DataPlace
 from vq.broker.standing.gate import Gate
 from vq.clock import Clock
@@ -175,11 +174,6 @@ class DataDisks:
         """Why the whole node takes no PUTs; None: at least some of its partitions do."""
         refusals = [each.refusal for each in self.all]
         return self.main.refusal if self.main.gone or None not in refusals else None
-
-    def copy_refusal(self, channel: Channel) -> VqError | None:
-        """Return why nothing is copied to the disk of a partition; None: it is."""
-        place = channel.place
-        return next((each.copy_refusal for each in self.all if each.place is place), None)
 
     def problems(self, *, follows: bool) -> list[str]:
         """Return what is wrong with them, for STATUS; a node that copies refuses no PUTs for it."""

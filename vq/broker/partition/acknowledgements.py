@@ -57,7 +57,7 @@ class Acknowledgements:
     ) -> None:
         """Acknowledge a PUT, if this node may do so still."""
         role = self._role
-        if role.holds() or (not self.alone and role.goes_on):
+        if (not self.alone and role.goes_on) or role.holds():
             session.reply(
                 request_id, wire.PutResponse(offset=offset, duplicate=duplicate, epoch=role.epoch)
             )
@@ -67,6 +67,8 @@ class Acknowledgements:
     def give_below(self, stored: int) -> None:
         """Acknowledge those that wait for no more than is stored."""
         waiting = self.waiting
+        if not waiting or waiting[0].target > stored:
+            return
         times = self._context.acknowledged
         now = 0.0 if times is None else self._context.clock.monotonic()
         while waiting and waiting[0].target <= stored:

@@ -52,8 +52,6 @@ logger = get_logger(__name__)
 _SYNC: Final = FlushMode.SYNC
 _ALONE: Final = Replication.ASYNC  # the master alone acknowledges
 _FAILED: Final = LogState.FAILED
-#: Stands for this node among those that have a log; no node has this name.
-_SELF: Final = ""
 _new: Final = tuple.__new__  # of a named tuple: the same without its Python-level wrapper
 
 
@@ -469,11 +467,11 @@ class Channel:
         if self.role.follows:
             return min(self.copies.told, log.end_offset)
         own = self._stored(log)
-        insync = self.role.insync
-        if not insync:
+        others = self.role.insync
+        if not others:
             return own
-        end = all_have(self.copies.offsets() | {_SELF: own}, insync | {_SELF})
-        return self.high_watermark if end is None else end
+        end = all_have(self.copies.offsets(), others)
+        return self.high_watermark if end is None else min(own, end)
 
     def commit(self) -> None:
         """Acknowledge what may be, and show readers what is committed now.

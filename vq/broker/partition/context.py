@@ -54,12 +54,14 @@ class DataPlace:
         storer: Flushes them.
         refusal: Why they take no PUTs, None: the directory and its disk are no reason. Only
             ``data_disk`` writes it.
+        copy_refusal: Why nothing is copied to them; None: it is. Likewise.
         gone: The directory was removed or unmounted, or does not answer. Likewise.
         silent: It does not answer: what touches it may hang. Likewise.
     """
 
     storer: Storer
     refusal: VqError | None = None
+    copy_refusal: VqError | None = None
     gone: bool = False
     silent: bool = False
 

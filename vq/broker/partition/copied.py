@@ -1,17 +1,20 @@
 """One partition on a node that copies it: what its master sent is written, and shown to readers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from vq.broker.base.parked import wake_all
 from vq.broker.partition.channel import Channel
 from vq.errors import VqError
 from vq.store.log.log_config import LogState
+from vq.store.records.format import BatchHeader
 
 __all__ = ["append_copied", "begin_copying", "end_copying", "show_copied"]
 
 
-def append_copied(channel: Channel, data: bytes | memoryview) -> None:
-    """Append whole batches of the master's log, on a node that follows it.
+def append_copied(
+    channel: Channel, data: bytes | memoryview, batches: Sequence[BatchHeader] | None = None
+) -> None:
+    """Append whole batches of the master's log, on a node that follows it; see ``append_framed``.
 
     Raises:
         VqError: They are not what follows here, or cannot be written.
@@ -19,15 +22,15 @@ def append_copied(channel: Channel, data: bytes | memoryview) -> None:
     log = channel.log
     if log is None:
         raise channel.why_refused()
-    before = log.messages_appended
+    before = log.status.messages
     try:
-        log.append_framed(data)
+        log.append_framed(data, batches)
     except VqError as error:
         if log.state is LogState.FAILED:
             channel.fail(error)
         raise
     if not channel.sync:
-        channel.flush_due.appended(log.messages_appended - before, channel.settings)
+        channel.flush_due.appended(log.status.messages - before, channel.settings)
 
 
 def begin_copying(channel: Channel, epoch: int, watch: Callable[[], None]) -> None:

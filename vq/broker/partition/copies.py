@@ -46,11 +46,17 @@ class Copies:
         """Note that another epoch begins: copies compare their logs anew, and may cut them."""
         self.positions.clear()
 
-    def note(self, node: str, position: CopyPosition) -> None:
-        """Note what a node has, unless it has registered again since it said so."""
+    def note(self, node: str, position: CopyPosition) -> bool:
+        """Note what a node has, unless it has registered again since it said so.
+
+        Returns:
+            Whether it is something new.
+        """
         known = self.positions.get(node)
-        if known is None or known.incarnation <= position.incarnation:
-            self.positions[node] = position
+        if known == position or (known is not None and known.incarnation > position.incarnation):
+            return False
+        self.positions[node] = position
+        return True
 
     def offsets(self) -> dict[str, int]:
         """Return up to where each node has stored the log."""

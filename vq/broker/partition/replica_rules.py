@@ -58,9 +58,14 @@ def committed(positions: Mapping[str, int], counted: Collection[str]) -> int | N
     Returns:
         None if that is not known yet: nothing new is committed.
     """
-    if any(node not in positions for node in counted):
-        return None
-    return min(positions[node] for node in counted)
+    end: int | None = None
+    for node in counted:
+        position = positions.get(node)
+        if position is None:
+            return None
+        if end is None or position < end:
+            end = position
+    return end
 
 
 def acknowledges(*, insync: int, min_insync: int) -> bool:

@@ -13,7 +13,6 @@ import contextlib
 from typing import Any, Final
 
 from vq import limits
-from vq.broker.disks.data_disks import DataDisks
 from vq.broker.logs.channel_logs import ChannelLogs
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.copied import append_copied, begin_copying, end_copying, show_copied
@@ -123,12 +122,15 @@ class Copy:
         channel, log = self.channel, self.channel.log
         if log is None:
             raise InternalError(f"partition {channel} has no log to copy to")
-        ready = batches_ready(self.pending, log.end_offset, log.synced_offset)
+        end = log.end_offset
+        ready = batches_ready(self.pending, end, log.synced_offset)
         if ready:
-            append_copied(channel, self.pending[:ready])
-            self._keep(self.pending[ready:])
+            size = ready[-1].end_offset - end
+            append_copied(channel, self.pending[:size], ready)
+            self._keep(self.pending[size:])
             self._wrote = True
-            show_copied(channel)
+            if channel.copies.told > channel.high_watermark:
+                show_copied(channel)
         elif log.synced_offset >= log.end_offset:  # no flush would help
             if not self._wrote:
                 append_copied(channel, self.pending)  # it says what is wrong with them
@@ -141,8 +143,7 @@ class Copy:
     def _settled(self) -> None:
         """All that was written is durable, or nothing more will be."""
         try:
-            if self._session.has(self):  # if not, another session may write to the log now
-                self._go_on()
+            self._go_on()
         except VqError as error:
             self._session.fail(self, error)
         except Exception as error:  # nobody else would ask for what follows
@@ -155,6 +156,8 @@ class Copy:
         Raises:
             VqError: Neither can be done.
         """
+        if not self._session.has(self):
+            return  # another session may write to the log now
         channel = self.channel
         if channel.log is None or channel.failed:
             raise StorageFailed(f"partition {channel}: {channel.cause or 'it is closed'}")
@@ -171,9 +174,8 @@ class CopySession:
         connection: To the master.
         following: Whom this node follows.
         node: This node's name.
-        logs: Delete what its master has deleted.
-        disks: Know why nothing is taken for a partition now. What the master has deleted is deleted
-            all the same: that makes space.
+        logs: Delete what its master has deleted; also where nothing is taken, as the disk is full:
+            that makes space.
         turn: Of the loop.
         bytes_per_s: How fast this node catches up, at most; 0: no limit. What a node in sync copies
             is not slowed.
@@ -185,13 +187,11 @@ class CopySession:
         following: Following,
         node: str,
         logs: ChannelLogs,
-        disks: DataDisks,
         turn: Turn,
         *,
         bytes_per_s: int = 0,
     ) -> None:
         self._turn = turn
-        self._disks = disks
         self._logs = logs
         self._pace = Pace(bytes_per_s)
         # Any batch has room in an answer; one at a time, so that others are not held up by a burst.
@@ -199,6 +199,18 @@ class CopySession:
         self._connection = connection
         self._following = following
         self._node = node
+        # The fields that all requests share; protobuf merges what is encoded one behind another.
+        self._same = encode_header(
+            Command.REPLICATE,
+            wire.ReplicateRequest(
+                session=_SESSION,
+                max_bytes=self._answer_bytes,
+                max_wait_ms=round(WAIT_S * 1000),
+                node=node,
+                incarnation=following.incarnation,
+                epoch=following.epoch,
+            ),
+        )
         self._loop = asyncio.get_running_loop()
         self.state: FetchState[Copy] = FetchState()
         self._paused: dict[Copy, float] = {}  # since when
@@ -300,42 +312,30 @@ class CopySession:
             self._scheduled = True
             pause_s = self._pace.pause_s(self._loop.time())
             if pause_s:
-                self._loop.call_later(pause_s, self._request)
+                self._loop.call_later(pause_s, self.write_out)
             else:
                 self._turn.add(self)  # behind a flush it ends without a further iteration
 
     def write_out(self) -> None:
-        """See ``turn.Writer``."""
-        self._request()
-        self._connection.flush()
-
-    def _request(self) -> None:
-        """Send one request for all that is asked for."""
+        """See ``turn.Writer``: send one request for all that is asked for."""
         self._scheduled = False
         if self.ended.done():
             return
-        following = self._following
-        request = wire.ReplicateRequest(
-            session=_SESSION,
-            max_bytes=self._answer_bytes,
-            max_wait_ms=round(WAIT_S * 1000),
-            node=self._node,
-            incarnation=following.incarnation,
-            epoch=following.epoch,
-        )
+        request = wire.ReplicateRequest()
         self.state.fill(request, limits.FETCH_PARTITIONS_PER_REQUEST_MAX)
         for item in request.partitions:
             channel = self.state.parts[item.handle].channel
             # One byte: one batch, to be thrown away; only what was deleted is of use now.
-            item.max_bytes = 1 if self._disks.copy_refusal(channel) else self._answer_bytes
+            item.max_bytes = 1 if channel.place.copy_refusal else self._answer_bytes
             if channel.parked:  # 1: no log has a high watermark between 0 and that
                 item.watch_above = max(1, channel.high_watermark)
         try:
             self._connection.send(
                 Command.REPLICATE,
-                encode_header(Command.REPLICATE, request),
+                self._same + encode_header(Command.REPLICATE, request),
                 b"",
                 self._answered,
+                at_once=True,
             )
         except VqError as error:
             self.end(error)
@@ -350,22 +350,26 @@ class CopySession:
             return
         self.answered_at = self._loop.time()
         self.state.unanswered -= 1
+        turn, alone = self._turn, False
+        begins = turn.begin()
         try:
             if frame is None:
                 raise ConnectionCut("the connection to the master has ended")
             response: Any = decode_reply(frame)
             self.take_answer(response, frame.body)
+            alone = self._writes_alone
+            if alone:
+                turn.hasten()  # nothing else will share the flush
+            else:
+                self.keep_waiting()
         except VqError as error:
             self.end(error)
-            return
         except Exception as error:
             logger.exception("taking what was copied failed")
             self.end(InternalError(f"{type(error).__name__}: {error}"))
-            return
-        if self._writes_alone:
-            self._turn.hasten()  # nothing else will share the flush
-        else:
-            self.keep_waiting()
+        finally:
+            if begins:
+                turn.leave(hastened=alone)
 
     def take_answer(self, response: Any, body: bytes) -> None:
         """Take the bytes of an answer.
@@ -390,8 +394,9 @@ class CopySession:
                     f"{self._following.epoch}"
                 )
             copies = copy.channel.copies
-            copies.told = max(copies.told, result.high_watermark)
-            show_copied(copy.channel)
+            if result.high_watermark > copies.told:
+                copies.told = result.high_watermark
+                show_copied(copy.channel)
             if result.deleted_before > copies.deleted:
                 self._logs.drop_soon(copy.channel, result.deleted_before)
             if result.offset != copy.asked_at:
@@ -401,7 +406,7 @@ class CopySession:
             if not data:
                 self.ask(copy)
                 continue
-            if self._disks.copy_refusal(copy.channel):
+            if copy.channel.place.copy_refusal:
                 self._paused[copy] = self._loop.time()
                 continue
             lacked = min(result.size, result.high_watermark - result.offset)
@@ -450,7 +455,7 @@ class CopySession:
     def look_at_paused(self, now: float) -> None:
         """Ask again for what was not taken: if it is now, and else to hear what was deleted."""
         for copy, since in list(self._paused.items()):
-            if now - since >= PAUSED_S or not self._disks.copy_refusal(copy.channel):
+            if now - since >= PAUSED_S or not copy.channel.place.copy_refusal:
                 del self._paused[copy]
                 self.ask(copy)
 

@@ -273,7 +273,6 @@ class Follower:
             following,
             self._node,
             self._logs,
-            self._disks,
             self._turn,
             bytes_per_s=self._bytes_per_s,
         )

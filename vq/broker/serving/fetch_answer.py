@@ -6,7 +6,6 @@ from typing import Final
 from vq import limits
 from vq.broker.base.session import Session
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.context import LaterCall
 from vq.broker.partition.places import last_epoch
 from vq.broker.partition.ranges import earliest, holding
 from vq.broker.serving.fetched_partition import FetchedPartition
@@ -31,21 +30,15 @@ class FetchWait:
     Attributes:
         max_bytes: What the answer should have at most.
         wait_s: How long the client wants to wait for something to tell.
-        timed_out: That time is up, or was none.
-        timer: Of that time.
+        until: When that time is up; monotonic.
+        timed_out: It is up, or was none.
     """
 
     request_id: RequestId
     max_bytes: int
     wait_s: float
+    until: float
     timed_out: bool
-    timer: LaterCall | None = None
-
-    def stop_timer(self) -> None:
-        """Be told no more when the time is up."""
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
 
 
 class FetchAnswer:
@@ -54,12 +47,13 @@ class FetchAnswer:
     Attributes:
         may_be_empty: It is sent when the time is up, also with nothing to tell.
         parts: The body.
+        results: How many partitions it tells of.
         errors: How many of the results are errors.
         size: Of the body.
         scans: Steps of filters that were done for it.
     """
 
-    __slots__ = ("_header_bytes", "_response", "errors", "parts", "scans", "size")
+    __slots__ = ("_header_bytes", "_response", "errors", "parts", "results", "scans", "size")
 
     may_be_empty = True
 
@@ -68,20 +62,16 @@ class FetchAnswer:
         self.parts: list[Buffer] = []
         self.size = 0
         self.scans = 0
+        self.results = 0
         self.errors = 0
         self._header_bytes = 0
-
-    @property
-    def has_results(self) -> bool:
-        """Whether there is something to tell."""
-        return bool(self._response.results)
 
     def is_full(self, max_bytes: int) -> bool:
         """Whether it takes no further result, when its body should have ``max_bytes`` at most."""
         return (
             self.size >= max_bytes
             or self._header_bytes >= HEADER_BYTES_MAX
-            or len(self._response.results) >= limits.FETCH_PARTITIONS_PER_REQUEST_MAX
+            or self.results >= limits.FETCH_PARTITIONS_PER_REQUEST_MAX
         )
 
     def add(
@@ -107,6 +97,7 @@ class FetchAnswer:
             offsets=offsets,
             deleted_before=fetched.told_deleted,
         )
+        self.results += 1
         self.parts += slices
         self.size += size
         self._header_bytes += _RESULT_BYTES + _OFFSET_BYTES * len(offsets)
@@ -115,6 +106,7 @@ class FetchAnswer:
         """Add a result that is an error."""
         result = self._response.results.add(handle=handle, offset=offset)
         describe_error(error, result)
+        self.results += 1
         self.errors += 1
         self._header_bytes += _RESULT_BYTES + 2 * result.ByteSize()
 

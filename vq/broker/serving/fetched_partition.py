@@ -214,9 +214,12 @@ class FetchedPartition:
         return bool(self._parked_in)
 
     def wake(self) -> None:
-        """See ``parked.Woken``."""
+        """See ``parked.Woken``. Whoever answers looks; a filter would take a step of a turn."""
         self.unpark()
-        self.look()
+        if self.wanted:
+            self.look()
+        else:
+            self.session.ready(self)
 
     def unpark(self) -> None:
         """Wait for nothing any more."""

@@ -26,7 +26,7 @@ from vq.broker.base.session import Session, is_own_fault
 from vq.broker.connections.metered_connection import Meters
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import ColdRead
-from vq.broker.partition.context import Context
+from vq.broker.partition.context import Context, LaterCall
 from vq.broker.security.authority import Authority
 from vq.broker.serving.directory import Directory, known, look_up
 from vq.broker.serving.fetch_answer import FetchAnswer, FetchWait
@@ -54,6 +54,8 @@ SCANS_PER_ANSWER: Final = 8
 NAMED_AT_ONCE: Final = 64
 #: ... and of a request that names more, so many in a step, each; see ``FetchTurns``.
 NAMED_PER_STEP: Final = 4
+#: A request may be answered so much before its time is up.
+TIMER_S: Final = 0.002
 #: So many errors are told of in a step.
 ERRORS_PER_STEP: Final = 16
 
@@ -241,8 +243,10 @@ class ServedSession:
         "_progress_since",
         "_progressed",
         "_ready",
+        "_rings_at",
         "_scans",
         "_session",
+        "_timer",
         "_unasked",
         "_waiting",
         "partitions",
@@ -273,6 +277,8 @@ class ServedSession:
         # The request that waits, the partitions that it names and that nobody has looked at yet,
         self._waiting: FetchWait | None = None
         self._unasked: deque[wire.FetchPartition] = deque()
+        self._timer: LaterCall | None = None
+        self._rings_at = 0.0
         self._due: Due | None = None
         # It goes on in a later turn: once, however many requests come meanwhile.
         self._needs_turn = False
@@ -322,14 +328,42 @@ class ServedSession:
         self._due = Due.NEXT_TURN  # ``_begin``, for all that is ready by then
         wait_s = min(header.max_wait_ms / 1000, limits.LONG_POLL_S_MAX)
         max_bytes = min(header.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
-        self._waiting = FetchWait(request_id, max_bytes, wait_s, timed_out=wait_s <= 0)
+        until = self._fetches.context.clock.monotonic() + wait_s
+        self._waiting = FetchWait(request_id, max_bytes, wait_s, until, wait_s <= 0)
         return self._waiting
 
     def _begin(self, waiting: FetchWait) -> None:
         """Answer with what is ready by now, or wait."""
-        self._gather(waiting)
-        if self._waiting is waiting and not waiting.timed_out:
-            waiting.timer = self._fetches.context.call_later(waiting.wait_s, self._expire)
+        if self._ready or self._scans or self._unasked or self._answer.results or waiting.timed_out:
+            self._gather(waiting)
+            if self._waiting is not waiting or waiting.timed_out:
+                return
+        else:
+            self._due = None
+        if waiting.until < self._rings_at or self._timer is None:
+            self._set_timer(waiting)
+
+    def _set_timer(self, waiting: FetchWait) -> None:
+        """Be told when the time of a request is up.
+
+        One timer is set for many requests: each is answered long before its time, as a rule.
+        """
+        context = self._fetches.context
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rings_at = waiting.until
+        left_s = waiting.until - context.clock.monotonic()
+        self._timer = context.call_later(left_s, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        waiting = self._waiting
+        if waiting is None or waiting.timed_out:
+            return
+        if waiting.until - self._rings_at > TIMER_S:
+            self._set_timer(waiting)
+        else:
+            self._expire(waiting)
 
     def _ask_on(self) -> bool:
         """Look at more of the partitions that the request names; False: some are left."""
@@ -447,9 +481,10 @@ class ServedSession:
             return  # it has ended before
         del self._session.waiting[self]
         self._unasked.clear()
-        if self._waiting is not None:
-            self._waiting.stop_timer()
-            self._waiting = None
+        self._waiting = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._fetches.turns.remove(self)
         for handle in list(self.partitions):
             self._remove(handle)
@@ -478,10 +513,9 @@ class ServedSession:
         self._needs_turn = False
         self._go_on(Due.NEXT_TURN)
 
-    def _expire(self) -> None:
-        if self._waiting is not None:
-            self._waiting.timer = None
-            self._waiting.timed_out = True
+    def _expire(self, waiting: FetchWait) -> None:
+        """Answer: the time is up."""
+        waiting.timed_out = True
         self._go_on(None)
 
     def _go_on(self, due: Due | None) -> None:
@@ -525,15 +559,15 @@ class ServedSession:
             lacks_step = needs_step and not turns.take_step()
             if lacks_step or not self._read(fetched, waiting.max_bytes - answer.size):
                 break
-        is_far = answer.has_results and answer.scans >= SCANS_PER_ANSWER
+        is_far = answer.results and answer.scans >= SCANS_PER_ANSWER
         scans_on = self._scans and not is_far and (turn_is_used or self._scans_on(waiting))
         if (scans_on or lacks_step) and not answer.is_full(waiting.max_bytes):
             self._go_on_later()
             return
         self._due = None
-        if answer.has_results or waiting.timed_out:
+        if answer.results or waiting.timed_out:
             self._tell_progress(waiting)
-        if answer.has_results or (waiting.timed_out and answer.may_be_empty):
+        if answer.results or (waiting.timed_out and answer.may_be_empty):
             self._send(waiting)
 
     def _go_on_later(self) -> None:
@@ -689,7 +723,6 @@ class ServedSession:
         self._answer.add(fetched, channel, next_offset, slices, offsets)
 
     def _send(self, waiting: FetchWait) -> None:
-        waiting.stop_timer()
         self._waiting = None
         answer, self._answer = self._answer, self._new_answer()
         self._fetches.context.counters.bytes_out += answer.size

@@ -40,11 +40,6 @@ class GetAnswer(FetchAnswer):
         self._error: VqError | None = None
         self._got: wire.GetResponse | None = None
 
-    @property
-    def has_results(self) -> bool:
-        """See ``FetchAnswer``."""
-        return self._got is not None or self._error is not None
-
     def add(
         self,
         fetched: FetchedPartition,
@@ -66,6 +61,7 @@ class GetAnswer(FetchAnswer):
             offsets=offsets,
             last_epoch=0 if filtered else last_epoch(part, next_offset),
         )
+        self.results = 1
         self.parts += slices
         self.size += sum(map(len, slices))
 
@@ -77,7 +73,7 @@ class GetAnswer(FetchAnswer):
 
     def add_error(self, handle: int, offset: int, error: VqError) -> None:
         """See ``FetchAnswer``."""
-        self._error = error
+        self._error, self.results = error, 1
 
     def send(self, session: Session, request_id: RequestId) -> None:
         """See ``FetchAnswer``."""
@@ -128,12 +124,12 @@ class GetSession(ServedSession):
             self.cancel()  # whoever called this answers
             raise
 
-    def _expire(self) -> None:
+    def _expire(self, waiting: FetchWait) -> None:
         for fetched in self.partitions.values():
             fetched.at_once = True
             if fetched not in self._cold:
                 fetched.wake()
-        super()._expire()
+        super()._expire(waiting)
 
     def _read(self, fetched: FetchedPartition, room: int) -> bool:
         return (self._archives and self._named(fetched)) or super()._read(fetched, room)

@@ -13,6 +13,10 @@ from vq.broker.partition.copies import CopyPosition
 from vq.broker.partition.partition_state import ChannelState
 from vq.broker.serving.reading import check_answers, check_range, check_readable, not_followed
 from vq.errors import OffsetOutOfRange
+from vq.store.log.log_config import LogState
+
+_OK: Final = LogState.OK  # looked up for each read
+_new: Final = tuple.__new__  # of a named tuple: the same without its Python-level wrapper
 
 
 class Reach(Protocol):
@@ -134,10 +138,13 @@ class CopyReach:
 
     def check_range(self, part: Channel, offset: int) -> None:
         """See ``Reach.check_range``."""
-        log, end = part.log, self.limit(part)
+        log, end = part.log, part.start_offset
         if log is not None:
-            log.status.check_readable()
-            log.status.check_more(offset)
+            status = log.status
+            end = status.end_offset
+            if status.state is not _OK:
+                status.check_readable()
+                status.check_more(offset)
         elif not part.rules.read:
             raise part.why_refused()
         if not part.start_offset <= offset <= end:
@@ -155,7 +162,7 @@ class CopyReach:
 
     def limit(self, part: Channel) -> int:
         """See ``Reach.limit``."""
-        return part.start_offset if part.log is None else part.log.end_offset
+        return part.start_offset if part.log is None else part.log.status.end_offset
 
     def park(self, part: Channel, waiting: Woken, *, watches: bool) -> tuple[Parked, ...]:
         """See ``Reach.park``."""
@@ -166,8 +173,8 @@ class CopyReach:
 
     def asked(self, channel: Channel, offset: int) -> None:
         """See ``Reach.asked``."""
-        channel.copies.note(self._node, CopyPosition(offset, self._incarnation, self))
-        if channel.role.insync:
+        position = _new(CopyPosition, (offset, self._incarnation, self))
+        if channel.copies.note(self._node, position) and channel.role.insync:
             channel.commit()
 
     def deleted(self, channel: Channel) -> int:

@@ -57,7 +57,7 @@ class Reasons:
     def appends(self, _session: Session, _header: Any, channel: Channel | None) -> VqError | None:
         """Return why this node takes no PUT for a channel; None: the channel is not known yet."""
         refusal, role = self._gate.put_refusal, self._role
-        if refusal is None and not (role.holds() or (channel is not None and channel.goes_on)):
+        if refusal is None and not ((channel is not None and channel.goes_on) or role.holds()):
             return _lease_ended(role)
         return refusal
 

@@ -6,6 +6,7 @@ Plain values in and out. The bytes of a control record are ``format``; writing a
 
 import contextlib
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 from vq import limits
@@ -16,6 +17,7 @@ from vq.store.records.format import (
     BATCH_ON_DISK_BYTES_MAX,
     CONTROL_BYTES,
     BatchHeader,
+    batch_crc,
     decode_control,
     pack_control,
 )
@@ -109,23 +111,51 @@ def check_frames(
     return batches
 
 
-def batches_ready(data: bytes | memoryview, offset: int, durable: int) -> int:
-    """Return how many bytes at the front of ``data`` are batches that a copy may write now.
+def check_batches(
+    data: bytes, batches: Sequence[BatchHeader], *, epoch: int, append_time_ms: int
+) -> None:
+    """Return if a log may take batches whose headers are read already; see ``check_frames``.
+
+    Args:
+        data: Of these batches, and nothing else.
+        batches: From ``batches_ready``; the first one begins where the log ends.
+        epoch, append_time_ms: Of the last batch of the log.
+
+    Raises:
+        NotMaster, CorruptData: See ``check_frames``.
+    """
+    order, at = Order(epoch, append_time_ms), 0
+    for batch in batches:
+        if batch.master_epoch < order.epoch:
+            raise epoch_is_over(batch.master_epoch, order.epoch)
+        try:
+            if batch_crc(data, at, batch.byte_length) != batch.crc:
+                raise CorruptData("its records or its header fail their CRC")
+            order.take(batch)
+        except CorruptData as error:
+            details = {"offset": batch.start_offset}
+            raise CorruptData(f"bad framed bytes: {error}", details=details) from error
+        at += batch.byte_length
+
+
+def batches_ready(data: bytes | memoryview, offset: int, durable: int) -> list[BatchHeader]:
+    """Return the headers of the batches at the front of ``data`` that a copy may write now.
 
     They are whole, and nothing that they call durable lies behind ``durable``, up to where the copy
-    is. Bytes that are no batch end them.
+    is. Bytes that are no batch end them. The CRC of the batches is not checked.
 
     Args:
         data: Of another copy.
         offset: Of their first byte: where this copy ends.
         durable: See above.
     """
-    ready, end = 0, offset + len(data)
+    ready: list[BatchHeader] = []
+    end = offset + len(data)
     with contextlib.suppress(CorruptData):
         for batch in headers(data, offset):
             if batch.end_offset > end or batch.synced_offset > durable:
                 break
-            ready = batch.end_offset - offset
+            ready.append(batch)
     return ready
 
 

@@ -32,7 +32,7 @@ from vq.store.log.block import FULL_ERRNOS, Block, BlockCache
 from vq.store.log.blocks import Blocks
 from vq.store.log.checkpoint import Checkpoint
 from vq.store.log.flushing import Flushing
-from vq.store.log.framing import check_frames, epoch_is_over, frame
+from vq.store.log.framing import check_batches, check_frames, epoch_is_over, frame
 from vq.store.log.log_config import FROM_THE_FIRST, LogBegin, LogConfig, LogState
 from vq.store.log.log_reader import LogReader
 from vq.store.log.log_status import LogStatus
@@ -41,7 +41,7 @@ from vq.store.log.manifest import HeldAs, ManifestEntry
 from vq.store.log.recovered import Case, Recovered, RecoveryReport
 from vq.store.log.recovery import recover
 from vq.store.log.ticket import SyncTicket
-from vq.store.records.format import CHECKPOINT_NAME, CONTROL_BYTES, records_mark
+from vq.store.records.format import CHECKPOINT_NAME, CONTROL_BYTES, BatchHeader, records_mark
 from vq.store.records.producers import Records
 
 logger = get_logger(__name__)
@@ -331,7 +331,9 @@ class Log:
             self.producers.record(stamp, start, held)
         return start
 
-    def append_framed(self, data: bytes | memoryview) -> int:
+    def append_framed(
+        self, data: bytes | memoryview, batches: Sequence[BatchHeader] | None = None
+    ) -> int:
         """Append whole batches as they lie in another copy of the log; return the new end.
 
         The bytes are verified and stored as they are, so this copy becomes equal to the other, with
@@ -339,6 +341,7 @@ class Log:
 
         Args:
             data: Whole batches, back to back, the first one of which starts at ``end_offset``.
+            batches: Their headers, from ``batches_ready``; None: they are not read yet.
 
         Raises:
             OffsetOutOfRange: They begin elsewhere; ``details["latest"]`` is where the log ends.
@@ -352,12 +355,13 @@ class Log:
         status = self.status
         if status.state is not _OK:
             raise status.refusal()
-        batches = check_frames(
-            data,
-            end_offset=status.end_offset,
-            epoch=status.epoch,
-            append_time_ms=status.append_time_ms,
-        )
+        epoch, time_ms = status.epoch, status.append_time_ms
+        if batches is None:
+            batches = check_frames(
+                data, end_offset=status.end_offset, epoch=epoch, append_time_ms=time_ms
+            )
+        else:
+            check_batches(bytes(data), batches, epoch=epoch, append_time_ms=time_ms)
         view = memoryview(data)
         written = 0
         try:

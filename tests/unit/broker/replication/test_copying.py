@@ -26,7 +26,10 @@ class Following:
     def __init__(self) -> None:
         self.written: list[bytes] = []
         self.log = SimpleNamespace(
-            synced_offset=0, end_offset=0, messages_appended=0, append_framed=self._copied
+            synced_offset=0,
+            end_offset=0,
+            status=SimpleNamespace(messages=0),
+            append_framed=self._copied,
         )
         self.session = SimpleNamespace(pending=0, has=lambda _: True, ask=self._ask)
         channel: Any = SimpleNamespace(
@@ -34,6 +37,8 @@ class Following:
             failed=False,
             sync=True,
             role=SimpleNamespace(follows=""),
+            high_watermark=0,
+            copies=SimpleNamespace(told=0),
             when_settled=lambda _: None,
         )
         self.asked = 0
@@ -43,7 +48,7 @@ class Following:
     def _ask(self, _: Copy) -> None:
         self.asked += 1
 
-    def _copied(self, data: bytes) -> None:
+    def _copied(self, data: bytes, _: object) -> None:
         self.written.append(bytes(data))
         self.log.end_offset += len(data)
 
@@ -98,17 +103,21 @@ async def answered(*, high_watermark: int, bytes_per_s: int) -> float:
     """Return how long a session waits with its next request after an answer of one batch."""
     connection: Any = SimpleNamespace(close=lambda: None)
     master: Any = SimpleNamespace(epoch=1, incarnation=1)
-    disks: Any = SimpleNamespace(copy_refusal=lambda _: None)
     logs: Any = SimpleNamespace(drop_soon=lambda *_: None)
     turn = Turn(lambda _: None)
-    session = CopySession(connection, master, "n2", logs, disks, turn, bytes_per_s=bytes_per_s)
+    session = CopySession(connection, master, "n2", logs, turn, bytes_per_s=bytes_per_s)
     channel: Any = SimpleNamespace(
         start_offset=0,
         partition=TopicPartition("t", 0),
         topic_id="t-0",
         log=SimpleNamespace(
-            synced_offset=0, end_offset=0, messages_appended=0, append_framed=lambda _: None
+            synced_offset=0,
+            end_offset=0,
+            status=SimpleNamespace(messages=0),
+            append_framed=lambda *_: None,
         ),
+        place=SimpleNamespace(copy_refusal=None),
+        high_watermark=0,
         older=(),
         parked={},
         role=SimpleNamespace(follows=""),

@@ -67,7 +67,7 @@ class Board:
     def __init__(self) -> None:
         self.directory = Channels()
         self.done: list[tuple[Peer, int]] = []
-        self.channel = SimpleNamespace(topic_id="id", log=None, takes_puts=True)
+        self.channel = SimpleNamespace(topic_id="id", log=None, takes_puts=True, goes_on=False)
         self.role = role = leading()
         context = SimpleNamespace(
             call_later=lambda *_: None,

@@ -15,7 +15,7 @@ from vq.errors import (
 )
 from vq.limits import BATCH_BYTES_MAX
 from vq.model import ProducerStamp
-from vq.store.log.framing import batches_ready, check_frames, frame
+from vq.store.log.framing import batches_ready, check_batches, check_frames, frame
 from vq.store.records.format import CONTROL_BYTES, BatchHeader, encode_control
 from vq.store.records.record import encode_record
 
@@ -121,17 +121,43 @@ def test_no_flipped_bit_passes() -> None:
 def test_a_copy_writes_what_calls_nothing_durable_that_it_has_not_flushed() -> None:
     """Both batches say that everything up to START is durable."""
     data = framed(START) + framed(START + SIZE)
-    assert batches_ready(data, START, START) == 2 * SIZE
-    assert batches_ready(data, START, START - 1) == 0
+    assert batches_ready(data, START, START) == check(data)
+    assert not batches_ready(data, START, START - 1)
 
 
 @pytest.mark.parametrize("cut", [0, 1, CONTROL_BYTES - 1, CONTROL_BYTES, SIZE - 1])
 def test_a_copy_writes_whole_batches(cut: int) -> None:
     data = framed(START) + framed(START + SIZE)[:cut]
-    assert batches_ready(data, START, START) == SIZE
-    assert batches_ready(data[SIZE:], START + SIZE, START) == 0
+    assert batches_ready(data, START, START) == check(data[:SIZE])
+    assert not batches_ready(data[SIZE:], START + SIZE, START)
 
 
 def test_a_copy_writes_nothing_behind_bytes_that_are_no_batch() -> None:
     """What is wrong with them is told by ``check_frames``."""
-    assert batches_ready(framed(START) + RECORDS + framed(START), START, START) == SIZE
+    found = batches_ready(framed(START) + RECORDS + framed(START), START, START)
+    assert found == check(framed(START))
+
+
+@pytest.mark.parametrize(
+    ("second", "error"),
+    [
+        (framed(START + SIZE), None),
+        (framed(START + SIZE, epoch=4), NotMaster),
+        (framed(START + SIZE, time_ms=69), CorruptData),
+        (framed(START + SIZE)[:-1] + b"?", CorruptData),
+    ],
+)
+def test_a_copy_checks_the_batches_that_it_writes_as_it_checks_all(
+    second: bytes, error: type[VqError] | None
+) -> None:
+    """With headers that were read before, it finds the same."""
+    data = framed(START) + second
+    ready = batches_ready(data, START, START)
+    if error is None:
+        check_batches(data, ready, epoch=5, append_time_ms=70)
+        return
+    with pytest.raises(error) as caught:
+        check_batches(data, ready, epoch=5, append_time_ms=70)
+    with pytest.raises(error) as known:
+        check(data)
+    assert caught.value.details == known.value.details
