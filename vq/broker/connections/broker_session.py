@@ -174,6 +174,9 @@ class BrokerSession(asyncio.Protocol):
                 self._wait(line, events[handled:], data)
             elif handled == 1:
                 hastened = self._hasten()
+            if handled != 1 or server.gathered_bytes or server.requests_left <= HASTENED_LEFT:
+                turn.schedule()  # its end begins the next one
+                hastened = False
         finally:
             if begins:
                 turn.leave(hastened=hastened)
@@ -184,8 +187,7 @@ class BrokerSession(asyncio.Protocol):
         It waits for its answer, most likely, and what it began or completed is shared by nothing.
 
         Returns:
-            Whether the turn needs no end: nothing is left to do, and nobody waits for the next one.
-            Once in so many requests there is one all the same, which counts them anew.
+            Whether nothing of it is left to do.
         """
         server = self._server
         waiting = server.requests_waiting
@@ -193,7 +195,7 @@ class BrokerSession(asyncio.Protocol):
         # copy told what it has, by which a PUT is stored, perhaps.
         if waiting <= 1 and (waiting == self.in_flight or self.connection.principal.proved):
             server.turn.hasten()
-            return not server.gathered_bytes and server.requests_left > HASTENED_LEFT
+            return True
         if self._outgoing.waits:
             self.write_out()
         return False
@@ -629,7 +631,8 @@ class BrokerSession(asyncio.Protocol):
             server.requests_waiting -= 1
             self.put_bytes -= request_id.size
             server.put_bytes -= request_id.size
-        self._send(buffers)
+        if self._outgoing.add(buffers):
+            server.turn.add(self)
         if self._paused:
             self.maybe_resume()
 
