@@ -26,13 +26,23 @@ class Turn:
         call_soon: Schedules a callback behind everything that is ready now.
     """
 
-    __slots__ = ("_actions", "_call_soon", "_early", "_scheduled", "_writers")
+    __slots__ = (
+        "_actions",
+        "_call_soon",
+        "_early",
+        "_is_wanted",
+        "_scheduled",
+        "_writers",
+        "_writes",
+    )
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._call_soon = call_soon
         self._actions: tuple[Callable[[], None], ...] = ()
         self._early: tuple[Callable[[], None], ...] = ()
         self._scheduled = False
+        self._is_wanted = False  # by something that came since ``begin``
+        self._writes = False  # at this moment
         self._writers: list[Writer] = []
 
     def on_end(self, action: Callable[[], None], *, early: bool = False) -> None:
@@ -54,6 +64,7 @@ class Turn:
 
     def schedule(self) -> None:
         """Have ``run`` called at the end of this turn."""
+        self._is_wanted = True
         if not self._scheduled:
             self._scheduled = True
             self._call_soon(self.run)
@@ -61,9 +72,8 @@ class Turn:
     def add(self, writer: Writer) -> None:
         """Have ``writer`` write out at the end of this turn; add it once a turn."""
         self._writers.append(writer)
-        if not self._scheduled:
-            self._scheduled = True
-            self._call_soon(self.run)
+        if not self._writes:
+            self.schedule()
 
     def begin(self) -> bool:
         """Schedule nothing from now on: the caller calls ``run`` itself, whatever is raised.
@@ -74,13 +84,13 @@ class Turn:
             Whether nothing was scheduled before. If so, ``leave`` may take the place of ``run``.
         """
         begins = not self._scheduled
-        self._scheduled = True
+        self._scheduled, self._is_wanted = True, False
         return begins
 
     def leave(self, *, hastened: bool) -> None:
-        """Have the turn end later; not at all if all of it was done by ``hasten``."""
+        """Have the turn end later; not if nothing is to be done, or all of it was ``hastened``."""
         self._scheduled = False
-        if not hastened:
+        if self._is_wanted and not hastened:
             self.schedule()
 
     def run(self) -> None:
@@ -98,11 +108,15 @@ class Turn:
                 logger.exception("action at the end of a loop iteration failed")
 
     def write_out(self) -> None:
-        """Have those write that gathered output so far."""
-        while self._writers:  # a fetch session that answers makes its connection one of them
-            writers, self._writers = self._writers, []
-            for writer in writers:
-                try:
-                    writer.write_out()
-                except Exception:
-                    logger.exception("writing answers failed", connection=writer)
+        """Have all write that gathered output so far."""
+        self._writes = True
+        try:
+            while self._writers:  # a fetch session that answers makes its connection one of them
+                writers, self._writers = self._writers, []
+                for writer in writers:
+                    try:
+                        writer.write_out()
+                    except Exception:
+                        logger.exception("writing answers failed", connection=writer)
+        finally:  # a signal handler raised
+            self._writes = False

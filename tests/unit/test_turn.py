@@ -106,3 +106,28 @@ def test_a_turn_of_which_all_was_hastened_needs_no_end() -> None:
         assert len(scheduled) == (not hastened)
         seen.clear()
     assert not turn.begin(), "its end is scheduled"
+
+
+def test_a_writer_that_another_one_adds_writes_in_the_same_turn() -> None:
+    """A session that answers makes its connection a writer: no turn is needed for that."""
+    scheduled: list[Callable[[], None]] = []
+    seen: list[str] = []
+    turn = Turn(scheduled.append)
+    connection = SimpleNamespace(write_out=lambda: seen.append("connection"))
+    turn.add(SimpleNamespace(write_out=lambda: turn.add(connection)))
+    scheduled.pop()()
+    assert seen == ["connection"]
+    assert not scheduled
+
+
+def test_a_turn_in_which_nothing_was_gathered_needs_no_end() -> None:
+    """A read that waits begins nothing."""
+    scheduled: list[Callable[[], None]] = []
+    turn = Turn(scheduled.append)
+    assert turn.begin()
+    turn.leave(hastened=False)
+    assert not scheduled
+    assert turn.begin()
+    turn.schedule()
+    turn.leave(hastened=False)
+    assert len(scheduled) == 1

@@ -19,10 +19,11 @@ from vq.model import Address
 from vq.remoting import broker_connection as connections
 from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.connection import Closing, Opened, Request, ServerConnection
-from vq.remoting.format import Command
+from vq.remoting.format import FLAG_DELAY, Command
 from vq.remoting.frames import Frame, encode_frame
 from vq.remoting.hello import ServerIdentity
 from vq.remoting.memory import MemoryNetwork
+from vq.remoting.messages import encode_delay
 from vq.remoting.wire_pb2 import PingRequest, PingResponse
 from vq.testing.waiting import until
 
@@ -376,3 +377,114 @@ async def test_those_who_wait_are_told_of_the_end_whatever_its_listener_raises(
 
 def fail_to_log(*_: object, **__: object) -> None:
     raise RuntimeError("logging, too")
+
+
+# Quotas -------------------------------------------------------------------------------------------
+async def test_requests_with_bodies_go_one_at_a_time_while_a_quota_is_used_up(
+    world: World,
+) -> None:
+    """And before the first answer, which tells whether it is; neither for longer than a bound."""
+    connection = await world.connect()
+    peer, loop = world.peer, asyncio.get_running_loop()
+
+    async def ask_with_body() -> Request:
+        count = len(peer.requests)
+        connection.send(Command.PING, PingRequest().SerializeToString(), b"body", lambda _: None)
+        await until(lambda: len(peer.requests) > count)
+        return peer.requests[-1]
+
+    async def answered(request: Request, delay_s: float = 0.0) -> None:
+        answer, request_id = PingResponse(), request.request_id
+        if delay_s:
+            answer.MergeFromString(encode_delay(delay_s))
+            request_id = request_id._replace(flags=FLAG_DELAY)
+        peer.transport.writelines(peer.connection.reply(request_id, answer))
+        await asyncio.sleep(0.001)
+
+    assert connection.waits_s() == 0.0
+    first = await ask_with_body()
+    assert 0.4 < connection.waits_s() <= connections.FIRST_ANSWER_S
+    await answered(first)
+    second, third = await ask_with_body(), await ask_with_body()
+    assert connection.waits_s() == 0.0
+    await answered(second, delay_s=2.0)
+    assert connection.waits_s() > 8.0  # for the third one
+    peer.refuse(third, Busy("nobody has looked at the quota for this"))
+    await asyncio.sleep(0.001)
+    assert 1.9 < connection.waits_s() <= 2.0
+    await asyncio.sleep(2.0)
+    assert connection.waits_s() == 0.0
+    begun = loop.time()
+    fourth = await ask_with_body()
+    assert 8.0 < connection.waits_s() <= connections.PACED_S
+    await asyncio.sleep(connections.PACED_S)
+    assert connection.waits_s() == 0.0
+    assert loop.time() - begun < 2 * connections.PACED_S
+    await answered(fourth)
+    await ask_with_body()
+    assert connection.waits_s() == 0.0
+    connection.close()
+
+
+async def test_what_answers_ask_for_leaves_once_they_are_handled(world: World) -> None:
+    """In one write, with no further iteration of the loop: the broker need not wait for it."""
+    connection = await world.connect()
+    transport: Any = connection._transport
+    seen: list[str] = []
+
+    class Noted:
+        def writelines(self, buffers: list[bytes]) -> None:
+            seen.append(f"{len(buffers)} written")
+            transport.writelines(buffers)
+
+    connection._transport = Noted()  # type: ignore[assignment]
+
+    def ask_on(_: Frame | None) -> None:
+        seen.append("answered")
+        connection.send(Command.PING, b"", b"", lambda _: None)
+        connection.afterwards(behind)
+
+    def behind() -> None:
+        seen.append("behind")
+        connection.send(Command.PING, b"", b"", lambda _: None)
+
+    for _ in range(2):
+        connection.send(Command.PING, b"", b"", ask_on)
+    await until(lambda: len(world.peer.requests) == 2)
+    assert seen == ["2 written"]
+    seen.clear()
+    answers = [
+        bytes(part)
+        for request in world.peer.requests
+        for part in world.peer.connection.reply(request.request_id, PingResponse())
+    ]
+    connection.data_received(b"".join(answers))
+    assert seen == ["answered", "answered", "behind", "behind", "4 written"]
+    await until(lambda: len(world.peer.requests) == 6)
+
+
+async def test_what_is_called_behind_no_answer_is_called_soon(world: World) -> None:
+    connection = await world.connect()
+    called: list[bool] = []
+    connection.afterwards(lambda: called.append(True))
+    assert not called
+    await until(lambda: called)
+
+
+async def test_what_is_raised_behind_answers_is_reported_and_the_rest_leaves(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = await world.connect()
+
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    def ask_on(_: Frame | None) -> None:
+        connection.afterwards(fail)
+        connection.send(Command.PING, b"", b"", lambda _: None)
+
+    connection.send(Command.PING, b"", b"", ask_on)
+    await until(lambda: len(world.peer.requests) == 1)
+    world.peer.reply(world.peer.requests[0])
+    await until(lambda: len(world.peer.requests) == 2)
+    assert len(caplog.records) == 1

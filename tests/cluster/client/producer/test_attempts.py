@@ -1,6 +1,7 @@
 """Attempts to send a batch: a late answer settles nothing; what is given up frees its space."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,10 +33,16 @@ class Wire:
     def __init__(self) -> None:
         self.sent: list[tuple[PutRequest, Any]] = []
 
+    def waits_s(self) -> float:
+        return 0.0
+
     def send(self, command: int, header: bytes, body: bytes, on_reply: Any) -> int:
         assert command == Command.PUT
         self.sent.append((PutRequest.FromString(header), on_reply))
         return len(self.sent)
+
+    def afterwards(self, call: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(call)
 
     def stored(self, number: int, offset: int) -> None:
         header = PutResponse(offset=offset).SerializeToString()

@@ -46,10 +46,16 @@ class Connection:
         self.sent: list[PutRequest] = []
         self._callbacks: list[Callable[[Frame], None]] = []
 
+    def waits_s(self) -> float:
+        return 0.0
+
     def send(self, command: int, header: bytes, body: bytes, on_reply: Any) -> None:
         assert command == Command.PUT
         self.sent.append(PutRequest.FromString(header))
         self._callbacks.append(on_reply)
+
+    def afterwards(self, call: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(call)
 
     def answer(self) -> None:
         """Say that the oldest batch is stored."""
