@@ -483,8 +483,9 @@ class Channel:
         if log is None:
             return
         committed = self.committed(log)
-        if self.acks.waiting:
-            self.acks.give_below(self.acknowledgeable(log, committed))
+        acks = self.acks
+        if acks.waiting and (acks.alone or acks.waiting[0].target <= committed):
+            acks.give_below(self.acknowledgeable(log, committed))
         self.move_high_watermark(committed)
 
     @property

@@ -93,7 +93,7 @@ class FetchAnswer:
             epoch=channel.read_epoch,
             last_epoch=last_epoch(holding(channel, next_offset - 1), next_offset),
             size=size,
-            filtered=bool(fetched.wanted),
+            filtered=fetched.is_filtered,
             offsets=offsets,
             deleted_before=fetched.told_deleted,
         )
