@@ -148,6 +148,11 @@ class ClusterClient(IdMaker):
         )
         self.unreachable: Mapping[Address, ConnectFailures] = self.connections.unreachable
         self._masters: Mapping[str, Master] = {}  # of the last snapshot
+        # Of routes, by partition: where the span begins that has no end yet, and its master.
+        self._open_spans: tuple[Routes, dict[TopicPartition, tuple[int, tuple[Address, int]]]] = (
+            Routes(),
+            {},
+        )
         self.listeners: list[Callable[[], None]] = []
         self._calls = SharedCalls(self.context)
         self._refreshing: dict[str, asyncio.Task[None]] = {}
@@ -385,7 +390,13 @@ class ClusterClient(IdMaker):
             OffsetOutOfRange: The offset is before the first span; its messages are deleted.
             NotMaster: Its group has no master now.
         """
-        routes = self.routes
+        routes = self.watcher.snapshot
+        known = self._open_spans
+        if known[0] is not routes:
+            known = self._open_spans = routes, {}
+        found = known[1].get(partition)
+        if found is not None and offset >= found[0]:
+            return found[1]
         placement = routes.placement(partition)
         span = placement.span_at(offset)
         if placement.spans and offset < placement.spans[0].start:
@@ -399,6 +410,8 @@ class ClusterClient(IdMaker):
         master = routes.master(span.group)
         if master is None:
             raise NotMaster(f"broker group {span.group} of {partition} has no master now")
+        if span.end is None:
+            known[1][partition] = span.start, master
         return master
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:

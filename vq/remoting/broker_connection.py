@@ -86,6 +86,8 @@ class BrokerConnection(asyncio.Protocol):
         self._login = login
         self._state = ClientConnection(login)
         self._out: list[Buffer] = []
+        self._answering = False  # callbacks of replies are called
+        self._afterwards: list[Callable[[], None]] = []
         self._rest: asyncio.TimerHandle | None = None  # until its end nothing is sent
         self._transport: asyncio.Transport | None = None
 
@@ -99,20 +101,29 @@ class BrokerConnection(asyncio.Protocol):
         )
 
     def data_received(self, data: bytes) -> None:
-        """Pass each whole reply to the callback of its request."""
-        for event in self._state.receive_data(data):
-            if isinstance(event, Reply):
-                if event.frame.flags or event.frame.status:
-                    self._obey(delay_of(event.frame))
-                if event.context is not None:
-                    self._call_back(event.context, event.frame)
-            elif isinstance(event, Opened):
-                self._open(event.hello)
-            elif isinstance(event, Challenged):
-                self._challenged(event)
-            elif isinstance(event, Closing):
-                self._open(event.error)
-                self.close()
+        """Pass each whole reply to the callback of its request; then send what these asked for."""
+        self._answering = True
+        try:
+            for event in self._state.receive_data(data):
+                if isinstance(event, Reply):
+                    if event.frame.flags or event.frame.status:
+                        self._obey(delay_of(event.frame))
+                    if event.context is not None:
+                        self._call_back(event.context, event.frame)
+                elif isinstance(event, Opened):
+                    self._open(event.hello)
+                elif isinstance(event, Challenged):
+                    self._challenged(event)
+                elif isinstance(event, Closing):
+                    self._open(event.error)
+                    self.close()
+        finally:
+            afterwards, self._afterwards = self._afterwards, []
+            for each in afterwards:
+                self._call_back(each)
+            self._answering = False
+            if self._out:
+                self.flush()
 
     def _obey(self, delay_s: float) -> None:
         """Send nothing for so long: the user's quota is used up."""
@@ -148,17 +159,27 @@ class BrokerConnection(asyncio.Protocol):
         if self._transport is not None and not self.closed:
             self._transport.writelines(self._state.authenticate(keys))
 
-    def _call_back(self, on_reply: OnReply, frame: Frame | None) -> None:
-        """Call the callback of one request, and report any exception of it.
+    def _call_back(self, callback: Callable[..., None], *arguments: object) -> None:
+        """Call the callback of one request, or one of ``afterwards``; report what it raises.
 
         A signal handler, or the application's logging, may raise in it. The other callbacks must
         still be called: each gets its reply only here.
         """
         try:
-            on_reply(frame)
+            callback(*arguments)
         except BaseException as error:  # noqa: BLE001 - SystemExit and the like are raised later
             with contextlib.suppress(Exception):  # the application's logging may raise
                 self._report(f"{self.address}: handling a reply", error)
+
+    def afterwards(self, call: Callable[[], None]) -> None:
+        """Have something called once the replies that came together are handled.
+
+        What it sends leaves with what their callbacks have sent. Outside of them it is called soon.
+        """
+        if self._answering:
+            self._afterwards.append(call)
+        else:
+            self._loop.call_soon(call)
 
     def _open(self, outcome: Header | VqError) -> None:
         if self.opened.done():
@@ -208,6 +229,8 @@ class BrokerConnection(asyncio.Protocol):
     ) -> int:
         """Send a request by the end of this loop iteration, or ``at_once``; return its number.
 
+        One that is sent in the callback of a reply leaves once those that came with it are handled.
+
         ``body`` must not change before the reply. The number is the correlation id.
 
         Raises:
@@ -218,7 +241,7 @@ class BrokerConnection(asyncio.Protocol):
             raise ConnectionCut(f"the connection to {self.address} has ended")
         correlation_id, buffers = self._state.request(command, header, body, context=on_reply)
         at_once = at_once or len(body) >= AT_ONCE_BYTES
-        if not at_once and not self._out:
+        if not self._out and not self._answering and not at_once:
             self._loop.call_soon(self.flush)
         self._out += buffers
         if at_once:

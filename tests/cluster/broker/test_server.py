@@ -12,6 +12,7 @@ from support.broker import Client, message, strict
 
 from vq.broker.connections import broker_session
 from vq.broker.connections.server import Server
+from vq.broker.connections.shares import REQUESTS_PER_TURN
 from vq.broker.serving.dispatcher import Route
 from vq.errors import Busy, VqError
 from vq.remoting import wire_pb2 as wire
@@ -499,3 +500,30 @@ async def test_a_node_without_descriptors_says_so_in_its_status(served):
     raw = (await waiting)[1]
     assert not (await served.client.status()).problems
     raw.transport.close()
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+async def test_a_lone_request_needs_no_further_iteration_of_the_loop(cluster, flush):
+    """What it begins begins at once; that so many are handled in a turn holds all the same."""
+    node = await cluster.start()
+    await cluster.create_topic("t", partitions=1, flush=flush)
+    await until(lambda: len(node.parts.partitions.channels) == 1)
+    client = await Client.connect(cluster.network, node.address)
+    await client.put("t", 0, [message(b"x")])
+    turn = node.parts.server.turn
+    ends, call_soon = [], turn._call_soon
+
+    def noted(call):
+        ends.append(call)
+        call_soon(call)
+
+    turn._call_soon = noted
+    node.parts.server.requests_left = REQUESTS_PER_TURN
+    for _ in range(REQUESTS_PER_TURN // 2):
+        await client.put("t", 0, [message(b"x")])
+    if flush == "async":
+        assert not ends
+        await client.put("t", 0, [message(b"x")])
+        assert len(ends) == 1
+        await until(lambda: node.parts.server.requests_left == REQUESTS_PER_TURN)
+    assert not ends[1:]

@@ -376,3 +376,67 @@ async def test_those_who_wait_are_told_of_the_end_whatever_its_listener_raises(
 
 def fail_to_log(*_: object, **__: object) -> None:
     raise RuntimeError("logging, too")
+
+
+async def test_what_answers_ask_for_leaves_once_they_are_handled(world: World) -> None:
+    """In one write, with no further iteration of the loop: the broker need not wait for it."""
+    connection = await world.connect()
+    transport: Any = connection._transport
+    seen: list[str] = []
+
+    class Noted:
+        def writelines(self, buffers: list[bytes]) -> None:
+            seen.append(f"{len(buffers)} written")
+            transport.writelines(buffers)
+
+    connection._transport = Noted()  # type: ignore[assignment]
+
+    def ask_on(_: Frame | None) -> None:
+        seen.append("answered")
+        connection.send(Command.PING, b"", b"", lambda _: None)
+        connection.afterwards(behind)
+
+    def behind() -> None:
+        seen.append("behind")
+        connection.send(Command.PING, b"", b"", lambda _: None)
+
+    for _ in range(2):
+        connection.send(Command.PING, b"", b"", ask_on)
+    await until(lambda: len(world.peer.requests) == 2)
+    assert seen == ["2 written"]
+    seen.clear()
+    answers = [
+        bytes(part)
+        for request in world.peer.requests
+        for part in world.peer.connection.reply(request.request_id, PingResponse())
+    ]
+    connection.data_received(b"".join(answers))
+    assert seen == ["answered", "answered", "behind", "behind", "4 written"]
+    await until(lambda: len(world.peer.requests) == 6)
+
+
+async def test_what_is_called_behind_no_answer_is_called_soon(world: World) -> None:
+    connection = await world.connect()
+    called: list[bool] = []
+    connection.afterwards(lambda: called.append(True))
+    assert not called
+    await until(lambda: called)
+
+
+async def test_what_is_raised_behind_answers_is_reported_and_the_rest_leaves(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = await world.connect()
+
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    def ask_on(_: Frame | None) -> None:
+        connection.afterwards(fail)
+        connection.send(Command.PING, b"", b"", lambda _: None)
+
+    connection.send(Command.PING, b"", b"", ask_on)
+    await until(lambda: len(world.peer.requests) == 1)
+    world.peer.reply(world.peer.requests[0])
+    await until(lambda: len(world.peer.requests) == 2)
+    assert len(caplog.records) == 1

@@ -34,8 +34,8 @@ from vq.broker.connections.outgoing import Outgoing
 from vq.broker.connections.owing import FREE_BYTES, REFUSED_BYTES, UNTAKEN_S, Owing
 from vq.broker.connections.shares import (
     CUT_PER_REQUEST,
-    HASTENED_LEFT,
     PIECE_BYTES,
+    REQUESTS_PER_TURN,
     SMALL_PIECE_BYTES,
     TurnLine,
     WaitingInput,
@@ -163,8 +163,8 @@ class BrokerSession(asyncio.Protocol):
         if left <= 0 or self._later is not None or self._outgoing.congested:
             self._wait(server.line, (), data)
             return
-        turn, hastened = server.turn, False
-        begins = turn.begin()
+        turn, is_done = server.turn, False
+        turn.is_held = True
         try:
             events = self.connection.receive_data(data)
             server.requests_left = left - len(events)
@@ -173,10 +173,18 @@ class BrokerSession(asyncio.Protocol):
                 line = server.held if handled < left and not self.congested else server.line
                 self._wait(line, events[handled:], data)
             elif handled == 1:
-                hastened = self._hasten()
+                is_done = self._hasten()
+            if (
+                handled != 1
+                or left <= REQUESTS_PER_TURN // 2
+                or self._gathered
+                or server.held.addresses
+                or server.line.addresses
+            ):
+                turn.schedule()  # its end begins the next one
+                is_done = False
         finally:
-            if begins:
-                turn.leave(hastened=hastened)
+            turn.release(is_done=is_done)
 
     def _hasten(self) -> bool:
         """Do now what otherwise is done at the end of the turn: the peer sent one request.
@@ -184,8 +192,7 @@ class BrokerSession(asyncio.Protocol):
         It waits for its answer, most likely, and what it began or completed is shared by nothing.
 
         Returns:
-            Whether the turn needs no end: nothing is left to do, and nobody waits for the next one.
-            Once in so many requests there is one all the same, which counts them anew.
+            Whether all is done that the end of the turn would do.
         """
         server = self._server
         waiting = server.requests_waiting
@@ -193,7 +200,7 @@ class BrokerSession(asyncio.Protocol):
         # copy told what it has, by which a PUT is stored, perhaps.
         if waiting <= 1 and (waiting == self.in_flight or self.connection.principal.proved):
             server.turn.hasten()
-            return not server.gathered_bytes and server.requests_left > HASTENED_LEFT
+            return True
         if self._outgoing.waits:
             self.write_out()
         return False
@@ -629,7 +636,8 @@ class BrokerSession(asyncio.Protocol):
             server.requests_waiting -= 1
             self.put_bytes -= request_id.size
             server.put_bytes -= request_id.size
-        self._send(buffers)
+        if self._outgoing.add(buffers):
+            server.turn.add(self)
         if self._paused:
             self.maybe_resume()
 

@@ -25,6 +25,7 @@ class LoopSpin:
 
     __slots__ = (
         "_answered_at",
+        "_begins_anew",
         "_call_soon",
         "_is_flushing",
         "_now",
@@ -44,7 +45,8 @@ class LoopSpin:
         self._is_flushing = is_flushing
         self._now = now
         self._spin = Spin(REQUEST_SPIN_S)
-        self._peer: object = None  # who was answered last
+        self._peer: object = None  # who has sent the last request
+        self._begins_anew = True  # nothing is known of the gaps between its requests
         self._answered_at = 0.0
         self._spins = False
         self._scheduled = False  # a look, which may find that the spin has ended
@@ -54,8 +56,12 @@ class LoopSpin:
 
         Call it when an answer has left and no request waits.
         """
-        self._peer = peer
+        if peer is not self._peer:
+            return  # another one has sent requests since
         self._answered_at = self._now()
+        if self._begins_anew:
+            self._begins_anew = False
+            self._spin.begin_anew()
         if self._spin.begins:
             self._spins = True
             if not self._scheduled:
@@ -65,10 +71,10 @@ class LoopSpin:
     def heard(self, peer: object) -> None:
         """Note that bytes of ``peer`` have come, which end a spin."""
         self._spins = False
-        if peer is self._peer:
+        if peer is not self._peer:
+            self._peer, self._begins_anew = peer, True
+        elif not self._begins_anew:
             self._spin.note(self._now() - self._answered_at)
-        else:
-            self._spin.begin_anew()
 
     def forget(self, peer: object) -> None:
         """Note that a peer is gone."""

@@ -5,6 +5,8 @@ that of clients who take the answer of a copy, too; a node that copies the logs 
 ``CopyReach`` of its own.
 """
 
+from functools import partial
+from operator import attrgetter
 from typing import Final, Protocol
 
 from vq.broker.base.parked import Parked, Woken
@@ -75,20 +77,14 @@ class Reach(Protocol):
 class _Readers:
     """Clients: up to the high watermark; ``from_copy``: as far as a copy knows it, too."""
 
+    check_range = staticmethod(check_range)
+    limit = staticmethod(attrgetter("read_limit"))
+
     def __init__(self, *, from_copy: bool) -> None:
-        self._from_copy = from_copy
-
-    def check(self, channel: Channel, epoch: int) -> None:
-        check_readable(channel, epoch, from_copy=self._from_copy)
-
-    def check_range(self, part: Channel, offset: int) -> None:
-        check_range(part, offset)
+        self.check = partial(check_readable, from_copy=from_copy)
 
     def check_next_log(self, part: Channel, offset: int) -> None:
         pass
-
-    def limit(self, part: Channel) -> int:
-        return part.read_limit
 
     def park(self, part: Channel, waiting: Woken, *, watches: bool) -> tuple[Parked, ...]:
         part.park(waiting)

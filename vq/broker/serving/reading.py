@@ -25,6 +25,7 @@ from vq.errors import (
     VqError,
 )
 from vq.message_filter import Filter
+from vq.model import PartitionState
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.shown import shown
@@ -108,20 +109,22 @@ def check_readable(channel: Channel, epoch: int, *, from_copy: bool = False) -> 
         Busy: Its data directory does not answer: a read would hang.
         VqError: The channel is closing.
     """
+    role = channel.role
     if channel.state is ChannelState.CLOSED:
         raise channel.why_refused()
-    if channel.role.follows:
+    if role.follows:
         if not from_copy or not channel.copies.epoch or epoch > channel.copies.epoch:
             raise not_master(channel)
-    elif epoch > channel.role.epoch:
+    elif epoch > role.epoch:
         raise channel.stale_epoch(epoch)
-    elif not channel.role.shows:
-        raise channel.role.refusal or not_master(channel)
-    if channel.deleted:
+    elif not role.epoch and not role.shows:
+        raise role.refusal or not_master(channel)
+    if channel.placement.state is PartitionState.DELETED:
         raise UnknownTopic(f"topic {channel.partition.topic} was deleted")
     if not channel.settings.readable:
         raise PermissionRefused(f"topic {channel.partition.topic} is not readable")
-    check_answers(channel)
+    if channel.place.silent:
+        check_answers(channel)
 
 
 def check_answers(channel: Channel) -> None:
@@ -160,19 +163,22 @@ def check_range(channel: Channel, offset: int) -> None:
         PartitionRangeElsewhere: Another group holds it; reading goes on there.
         OffsetOutOfRange: Nobody holds it; the details carry the valid range.
     """
-    log = channel.log
+    log, last = channel.log, channel.high_watermark
     if log is not None:
-        log.status.check_readable()
+        status = log.status
+        if not status.readable:
+            status.check_readable()
+        # What is stored here and not committed yet may have been read from the master before this.
+        if status.end_offset > last:
+            last = status.end_offset
     elif not channel.rules.read:
         raise channel.why_refused()
-    elif offset < channel.high_watermark:
+    elif offset < last:
         raise Busy(f"the log of {channel} is being opened")
     span = channel.span
     end = span.end if span is not None else None
-    # What is stored here and not committed yet may have been read from the master before this one.
-    last = channel.high_watermark if log is None else max(channel.high_watermark, log.end_offset)
     if channel.start_offset <= offset <= last and (end is None or offset < end):
-        if log is not None:
+        if log is not None and log.status.state is LogState.QUARANTINED:
             log.status.check_more(offset)
         if offset < last or not _lacks_end(channel):
             return

@@ -122,11 +122,14 @@ class RouteWatcher:
     Args:
         coordinator: A started coordinator.
         audit_s: Everything is read again this often, because a watch may be lost.
+
+    Attributes:
+        snapshot: The present one; only this object sets it.
     """
 
     def __init__(self, coordinator: Coordinator, *, audit_s: float = AUDIT_INTERVAL_S) -> None:
         self._coordinator = coordinator
-        self._snapshot = Routes()
+        self.snapshot = Routes()
         self._keeper = Keeper(
             coordinator, self._look, what="routes", audit_s=audit_s, backoff=_BACKOFF
         )
@@ -151,11 +154,6 @@ class RouteWatcher:
         self._callbacks: list[Callable[[Routes], None]] = []
         self._remove_listener: Callable[[], None] | None = None
         self._closed = False
-
-    @property
-    def snapshot(self) -> Routes:
-        """The present snapshot."""
-        return self._snapshot
 
     def on_change(self, callback: Callable[[Routes], None]) -> Callable[[], None]:
         """Call ``callback`` on the loop with each new snapshot; return a function to remove it."""
@@ -182,7 +180,7 @@ class RouteWatcher:
                 self._groups.read(each)
                 for each in sorted(_groups_of(view) - self._groups.values.keys())
             )
-        return self._snapshot.partitions(topic)
+        return self.snapshot.partitions(topic)
 
     async def refresh(self, topic: str) -> tuple[PartitionPlacement, ...]:
         """Sync with ZooKeeper's leader, then read a topic and the masters of its groups again.
@@ -196,7 +194,7 @@ class RouteWatcher:
         masters = await gather_all(self._groups.read(each) for each in groups)
         for group, master in zip(groups, masters, strict=True):
             self._publish_master(group, master)  # after a sync also in the place of a hint
-        return self._snapshot.partitions(topic)
+        return self.snapshot.partitions(topic)
 
     def read_copies(self) -> None:
         """Read which nodes are in sync with each master, too, from now on.
@@ -215,9 +213,9 @@ class RouteWatcher:
         ``master.incarnation`` is 0: it is not known. An answer of ZooKeeper that has an older epoch
         is taken only after a sync with its leader.
         """
-        known = self._snapshot.masters.get(group)
+        known = self.snapshot.masters.get(group)
         if known is not None and known.epoch < master.epoch:
-            self._publish(self._snapshot.topics, {**self._snapshot.masters, group: master})
+            self._publish(self.snapshot.topics, {**self.snapshot.masters, group: master})
 
     async def close(self) -> None:
         """Stop tracking. The last snapshot stays readable."""
@@ -252,7 +250,7 @@ class RouteWatcher:
             self._is_behind = False
             await self._coordinator.sync()
         await self._topics.refresh()
-        self._groups.keep(set().union(*map(_groups_of, self._snapshot.topics.values())))
+        self._groups.keep(set().union(*map(_groups_of, self.snapshot.topics.values())))
         await self._groups.refresh()
 
     # Reading ------------------------------------------------------------------------------------
@@ -264,23 +262,23 @@ class RouteWatcher:
         return found
 
     async def _read_topic(self, name: str, watch: Watch) -> TopicView | UnknownTopic:
-        known = self._snapshot.topics.get(name)
+        known = self.snapshot.topics.get(name)
         try:
             return await read_topic(self._coordinator, name, watch=watch, known=known)
         except UnknownTopic as error:
             return error
 
     def _topic_changed(self, name: str, found: TopicView | UnknownTopic | None) -> None:
-        topics = dict(self._snapshot.topics)
+        topics = dict(self.snapshot.topics)
         topics.pop(name, None)
         if isinstance(found, TopicView):
             topics[name] = found
             for group in _groups_of(found):
                 self._groups.add(group)
-        self._publish(topics, self._snapshot.masters)
+        self._publish(topics, self.snapshot.masters)
 
     def _master_changed(self, group: str, master: Master | None) -> None:
-        known = self._snapshot.masters.get(group)
+        known = self.snapshot.masters.get(group)
         is_hint = known is not None and not known.incarnation
         if master and known and is_hint and master.epoch < known.epoch:
             return  # of a server that lags behind
@@ -326,22 +324,22 @@ class RouteWatcher:
         return tuple(copies)
 
     def _publish_master(self, group: str, master: Master | None) -> None:
-        masters = dict(self._snapshot.masters)
+        masters = dict(self.snapshot.masters)
         masters.pop(group, None)
         if master is not None:
             masters[group] = master
-        self._publish(self._snapshot.topics, masters)
+        self._publish(self.snapshot.topics, masters)
 
     def _publish(self, topics: Mapping[str, TopicView], masters: Mapping[str, Master]) -> None:
-        before = self._snapshot
+        before = self.snapshot
         if topics == before.topics and masters == before.masters:
             return
-        self._snapshot = Routes(
+        self.snapshot = Routes(
             MappingProxyType(dict(topics)), MappingProxyType(dict(masters)), before.version + 1
         )
         for callback in list(self._callbacks):
             try:
-                callback(self._snapshot)
+                callback(self.snapshot)
             except Exception:
                 logger.exception("routes callback failed")
 

@@ -1,6 +1,7 @@
 """Attempts to send a batch: a late answer settles nothing; what is given up frees its space."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -36,6 +37,9 @@ class Wire:
         assert command == Command.PUT
         self.sent.append((PutRequest.FromString(header), on_reply))
         return len(self.sent)
+
+    def afterwards(self, call: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(call)
 
     def stored(self, number: int, offset: int) -> None:
         header = PutResponse(offset=offset).SerializeToString()

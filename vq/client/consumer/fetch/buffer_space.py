@@ -19,7 +19,11 @@ _SHARE_BYTES_MIN = 1 * limits.KIB
 
 
 class BufferSpace:
-    """The memory of one consumer."""
+    """The memory of one consumer.
+
+    Attributes:
+        share_bytes: Bytes that each partition may always have, fetched or asked for.
+    """
 
     def __init__(self, buffer_bytes: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -32,11 +36,12 @@ class BufferSpace:
         self.grower: Asker | None = None  # has the permit to go beyond the bound,
         self._grew_from = 0  # and had so many bytes when it got it
         self._serve_due = False
+        self.share_bytes = 0
+        self._share()
 
-    @property
-    def share_bytes(self) -> int:
-        """Bytes that each partition may always have, fetched or asked for."""
-        return max(_SHARE_BYTES_MIN, self._shared // max(1, self._expected, len(self._extra)))
+    def _share(self) -> None:
+        parts = max(1, self._expected, len(self._extra))
+        self.share_bytes = max(_SHARE_BYTES_MIN, self._shared // parts)
 
     def __contains__(self, asker: Asker) -> bool:
         """Whether a partition has a share."""
@@ -53,6 +58,7 @@ class BufferSpace:
     def join(self, asker: Asker) -> None:
         """Give a partition its share."""
         self._extra[asker] = 0
+        self._share()
 
     def leave(self, asker: Asker) -> None:
         """Free the space of a partition; another one may go on."""
@@ -60,12 +66,14 @@ class BufferSpace:
         if self.grower is asker:
             self.grower = None
         self.extra_sum -= self._extra.pop(asker)
+        self._share()
         self._space_changed()
 
     def expect(self, count: int) -> bool:
         """Divide the memory by so many partitions from now on; False: the number did not change."""
         is_new = count != self._expected
         self._expected = count
+        self._share()
         return is_new
 
     def allowance(self, asker: Asker) -> int:
@@ -75,10 +83,13 @@ class BufferSpace:
 
     def count(self, asker: Asker) -> None:
         """Note that ``asked`` or ``buffered`` of a partition changed."""
-        extra = max(0, asker.asked + asker.buffered - self.share_bytes)
-        self.extra_sum += extra - self._extra[asker]
-        self._extra[asker] = extra
-        self._space_changed()
+        extra = asker.asked + asker.buffered - self.share_bytes
+        if extra > 0 or self._extra[asker]:
+            extra = max(0, extra)
+            self.extra_sum += extra - self._extra[asker]
+            self._extra[asker] = extra
+        if self.queue or self.grower is not None:
+            self._space_changed()
 
     def may_exceed(self, asker: Asker) -> bool:
         """Give a partition the permit to ask for ``missing`` beyond the bound, at once.

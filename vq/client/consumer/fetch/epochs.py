@@ -45,7 +45,7 @@ class Epochs:
         if self._ranges:
             found = self._ranges[-1]
             if found.epoch == last and found.end == start:
-                self._ranges[-1] = found._replace(end=end)
+                self._ranges[-1] = _Range(found.start, end, last)
                 return
         self._ranges.append(_Range(start, end, last))
 

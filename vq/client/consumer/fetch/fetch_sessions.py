@@ -269,6 +269,7 @@ class FetchSession:
 
     Attributes:
         connection: To the broker.
+        address: The broker's.
         answered_at: When the broker last answered, by the loop's time; None: never.
     """
 
@@ -276,6 +277,8 @@ class FetchSession:
         self, fetches: Fetches, connection: BrokerConnection, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.connection = connection
+        self.address = connection.address
+        self._what = f"{self.address}: an answer to FETCH"
         self.answered_at: float | None = None
         self._fetches = fetches
         self._loop = loop
@@ -284,11 +287,6 @@ class FetchSession:
         self._unanswered: set[Asker] = set()  # that were asked for, sent or not
         self._send_due = False
         self._over = False
-
-    @property
-    def address(self) -> Address:
-        """The broker's."""
-        return self.connection.address
 
     def askers(self) -> list[Asker]:
         """Return all partitions of the session."""
@@ -341,9 +339,10 @@ class FetchSession:
         """Send what changed, or wait for more; at most two requests are on their way."""
         self._send_due = False
         state = self._state
-        if self._over or state.unanswered >= (_REQUESTS_MAX if state.changed else 1):
+        is_changed = state.changed
+        if self._over or state.unanswered >= (_REQUESTS_MAX if is_changed else 1):
             return
-        if not state.changed and not self._unanswered:
+        if not is_changed and not self._unanswered:
             return
         request = FetchRequest(
             session=self._fetches.number,
@@ -351,7 +350,7 @@ class FetchSession:
             from_copy=self._fetches.nodes.from_copy,
         )
         state.fill(request, _ITEMS_MAX)
-        if not state:
+        if not state.parts:
             request.close = True
         elif not state.items:
             request.max_wait_ms = int(self._fetches.max_wait_s * 1000)
@@ -389,8 +388,7 @@ class FetchSession:
         try:
             response = messages.decode_reply(frame)
             assert isinstance(response, FetchResponse)
-            what = f"{self.address}: an answer to FETCH"
-            results = self._state.results(what, response, frame.body)
+            results = self._state.results(self._what, response, frame.body)
         except VqError as error:
             self._end(_of(self.address, error))
             return

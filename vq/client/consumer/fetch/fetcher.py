@@ -22,6 +22,7 @@ from vq.client.reading.chunk import NO_REST, Chunk, Rest, chunk_of
 from vq.client.reading.damage import Damaged, bad_record_in
 from vq.client.reading.nodes import passes
 from vq.client.reading.partition_reader import PartitionReader
+from vq.coordination.topics.routes import Routes
 from vq.errors import InternalError, ProtocolError, VqError
 from vq.log_lines import get_logger
 from vq.message_filter import Filter
@@ -50,6 +51,7 @@ class _Masters:
         epochs: By broker group.
         ended: A broker came up anew since the last bytes.
         last: Epoch of the batch before the position; 0: not known.
+        inside: Routes by which the position is behind the start of the last range; None: of none.
         unsure: See ``asker.Asker``.
     """
 
@@ -57,6 +59,7 @@ class _Masters:
     epochs: dict[str, int] = field(default_factory=dict)
     ended: bool = False
     last: int = 0
+    inside: Routes | None = None
     unsure: bool = False
 
 
@@ -167,9 +170,15 @@ class PartitionFetcher:
     @property
     def last_epoch(self) -> int:
         """See ``asker.Asker``."""
-        span = self._span() if self._masters.last else None
+        masters, routes = self._masters, self._cluster.routes
+        if not masters.last or masters.inside is routes:
+            return masters.last
+        span = self._span()
         # The batch before the start of a span has an epoch of another group.
-        return self._masters.last if span is not None and span.start < self.position else 0
+        if span is None or span.start >= self.position:
+            return 0
+        masters.inside = routes if span.end is None else None  # the position rises from here on
+        return masters.last
 
     def epoch_at(self, offset: int) -> int:
         """Return the epoch of the batch before an offset that was read; 0: not known."""
@@ -228,7 +237,7 @@ class PartitionFetcher:
     def _move(self, offset: int) -> None:
         """Forget what was fetched, and ask for what begins at an offset next."""
         self.position = offset
-        self._masters.last = 0
+        self._masters.last, self._masters.inside = 0, None
         self.validate = True
         self._fetches.withdraw(self)
         self._rest = NO_REST
@@ -320,23 +329,24 @@ class PartitionFetcher:
         return self._space.allowance(self) >= size or self._space.may_exceed(self)
 
     def _maybe_fetch(self) -> None:
+        queued = self._queued
         if (
             self._stopped
             or self._waiting
             or self.asked
             or self._timer is not None
             or self._again.task is not None
-            or self._queued >= self._prefetch_bytes
+            or queued >= self._prefetch_bytes
         ):
             return
         if self._masters.ended:
             # What was fetched before is handled first: then it is known where to look.
-            if not self._queued:
+            if not queued:
                 self._masters.ended, self._waiting = False, True
                 self._on_new_epoch()
             return
         size = min(self._length, self._space.allowance(self))
-        if self._queued:
+        if queued:
             if size < min(self._length, self._space.share_bytes) // 2:
                 return  # asked again when some of it is consumed
         elif size < self._rest.missing:  # nothing will be consumed before that is there
@@ -386,14 +396,14 @@ class PartitionFetcher:
         self.validate = self._masters.unsure = False
         self.high_watermark = result.high_watermark
         chunk = chunk_of(result, body)
-        if chunk.next_offset > self.position:
+        following = chunk.next_offset
+        if following > self.position:
             self._on_chunk(chunk)  # first: what fails here is asked for again
             raw = body if chunk.offsets is None else b""
-            self._epochs.note(
-                self.position, self.last_epoch, chunk.next_offset, result.last_epoch, raw
-            )
-            self._masters.last = result.last_epoch
-            self.position = chunk.next_offset
+            last_epoch = result.last_epoch
+            self._epochs.note(self.position, self.last_epoch, following, last_epoch, raw)
+            self._masters.last = last_epoch
+            self.position = following
             self._count(asked=0, buffered=self.buffered + chunk.size)
         else:
             self._masters.last = result.last_epoch

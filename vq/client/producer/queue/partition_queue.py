@@ -297,11 +297,13 @@ class PartitionQueue:
             return False
         if self.has_failed and self._stamps.fixed:
             return False  # ``fail_rest`` comes next
+        if not under_way:
+            return True
         if any(batch.done and not batch.stored for batch in self.in_flight):
             return False  # its messages have an outcome, but its bytes still use memory uncounted
-        if under_way and self._stamps.is_renewal_due:
+        if self._stamps.is_renewal_due:
             return False  # drain first: a new producer id needs an empty ``in_flight``
-        return not under_way or self._filling.is_worth_a_frame(len(self.pending))
+        return self._filling.is_worth_a_frame(len(self.pending))
 
     def lingers_until(self, now: float) -> float:
         """Return until when the pending messages wait for more; 0: they do not."""
@@ -451,7 +453,8 @@ class PartitionQueue:
                 raise
             finally:
                 self._count_ended(batch, None)
-        self._count_ended(batch, None)  # in case that a signal handler raised there
+        if not batch.counted:
+            self._count_ended(batch, None)  # a signal handler raised there
         batch.stored = True
         self._remove_finished()
 

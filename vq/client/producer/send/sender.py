@@ -174,6 +174,9 @@ class Sender:
             self._ensure_tick()
             raise
 
+    def _send_behind(self) -> None:
+        self._context.run(self.send_waiting)
+
     def _send_waiting(self) -> None:
         self._end_rest()
         self.accumulator.awake = False
@@ -189,10 +192,11 @@ class Sender:
             self._ensure_tick()
             self._close_dropped()
         may_rest = not self.dropped
+        found = self.accumulator.queues()
         awaited = bool(self.waiters) or self.space_line.waiting
         hurry = not self._linger_s or awaited or self.accumulator.is_short_of_space
         linger_until = 0.0
-        for queue in self.accumulator.queues():
+        for queue in found:
             if queue.is_busy:
                 self._ensure_tick()
                 if self.accumulator.enter(queue):
@@ -208,9 +212,10 @@ class Sender:
         if retry_at:
             self._send_at(min(retry_at, linger_until or retry_at))
         elif linger_until:
-            self._rest(max(linger_until - now, self._linger_s / 2))  # some queues at a time
+            # Some queues at a time.
+            self._rest(len(found), max(linger_until - now, self._linger_s / 2))
         elif may_rest and self.tick_timer is not None:
-            self._rest()
+            self._rest(len(found))
         if raised is not None:
             raise raised
 
@@ -223,12 +228,12 @@ class Sender:
         self.drop_topic(queues, NotSent(f"{why}; nothing was sent", hint=_REPORT))
         logger.error("messages cannot be dealt out", topic=queues.topic, exc_info=error)
 
-    def _rest(self, most_s: float = math.inf) -> None:
+    def _rest(self, queues: int, most_s: float = math.inf) -> None:
         """Ignore appends until the next answer, because nothing can be sent before that.
 
         Otherwise each append would cost an iteration of the loop.
         """
-        rest_s = min(REST_S + _REST_QUEUE_S * len(self.accumulator.queues()), most_s)
+        rest_s = min(REST_S + _REST_QUEUE_S * queues, most_s)
         self.rest_timer = self.loop.call_later(rest_s, self.send_waiting)
         self.accumulator.awake = True
 
@@ -245,7 +250,8 @@ class Sender:
     def _send_from(self, queue: PartitionQueue, now: float, *, hurry: bool) -> None:
         """Send all that can be sent from a queue that the sender owns, and release it."""
         try:
-            queue.finish_failing()
+            if queue.failing is not None:
+                queue.finish_failing()
             master = self.master_of(queue)
             connection = None if master is None else self._cluster.live_connection(master)
             if master is None:
@@ -254,7 +260,10 @@ class Sender:
             if connection is not None:
                 while (batch := queue.next_to_send(now, self.take_ids, hurry=hurry)) is not None:
                     self._put(queue, batch, connection)
-                    self._fail_rest(queue)
+                    if queue.has_failed:
+                        self._fail_rest(queue)
+                    elif not queue.pending and queue.in_flight and batch is queue.in_flight[-1]:
+                        break  # nothing follows it
         except IdsUsedUp:
             pass  # the cluster calls back when there are more; each message has its deadline
         except VqError as error:
@@ -272,16 +281,17 @@ class Sender:
 
     def _leave(self, queue: PartitionQueue) -> None:
         try:
-            queue.finish_failing()
-            self._fail_rest(queue)
+            if queue.failing is not None:
+                queue.finish_failing()
+            if queue.has_failed:
+                self._fail_rest(queue)
         finally:
             queue.owner = None
 
     def _fail_rest(self, queue: PartitionQueue) -> None:
         """In an ordered producer: fail what threads appended while an earlier message failed."""
-        if queue.has_failed:
-            self.accumulator.drain_topic_of(queue)
-            queue.fail_rest()
+        self.accumulator.drain_topic_of(queue)
+        queue.fail_rest()
 
     def _fail_refused(self, queue: PartitionQueue) -> None:
         """Fail what waits for a broker that does not take this client: no retry helps."""
@@ -340,7 +350,7 @@ class Sender:
         def on_reply(frame: Frame | None) -> None:
             timer.cancel()
             if attempt == batch.attempts and batch.sent:
-                self._on_answer(queue, batch, frame)
+                self._on_answer(queue, batch, frame, connection)
 
         try:
             connection.send(Command.PUT, queue.put_header(batch), batch.body, on_reply)
@@ -378,18 +388,25 @@ class Sender:
                 )
         _log_silence(partition, address, why)
 
-    def _on_answer(self, queue: PartitionQueue, batch: Batch, frame: Frame | None) -> None:
+    def _on_answer(
+        self,
+        queue: PartitionQueue,
+        batch: Batch,
+        frame: Frame | None,
+        connection: BrokerConnection,
+    ) -> None:
         """Apply an answer; a blocking sender does not claim a queue with batches in flight."""
         self.accumulator.enter(queue)
         try:
-            queue.finish_failing()
+            if queue.failing is not None:
+                queue.finish_failing()
             self.apply_answer(queue, batch, frame)
         finally:
             self._leave(queue)
         if not self.accumulator.awake or self.rest_timer is not None:
             self._end_rest()
             self.accumulator.awake = True
-            self.loop.call_soon(self.send_waiting, context=self._context)
+            connection.afterwards(self._send_behind)
 
     # Time -------------------------------------------------------------------------------------
     def _send_at(self, when: float) -> None:

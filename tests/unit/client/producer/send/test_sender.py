@@ -51,6 +51,9 @@ class Connection:
         self.sent.append(PutRequest.FromString(header))
         self._callbacks.append(on_reply)
 
+    def afterwards(self, call: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(call)
+
     def answer(self) -> None:
         """Say that the oldest batch is stored."""
         header = PutResponse(offset=88).SerializeToString()
