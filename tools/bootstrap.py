@@ -54,6 +54,7 @@ INSTALLED_FROM = (
     os.path.join("vq", "client", "producer", "_accumulator.c"),
     os.path.join("vq", "client", "producer", "_future.h"),
     os.path.join("vq", "client", "producer", "_head.h"),
+    os.path.join("vq", "client", "producer", "_shortcut.h"),
 )
 #: The requirements of each profile in addition to the project: dependency groups of pyproject.toml.
 PROFILES = {

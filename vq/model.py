@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
 from vq import limits
+from vq.bounds import check_between
 from vq.errors import InvalidArgument, NotShared, VqError
 from vq.reserved import (
     DeliveryFailure,
@@ -210,7 +211,7 @@ def check_compression(compression: str | None, threshold: int | None) -> Compres
         InvalidArgument: There is no such kind, or the threshold is outside [0, 1 MiB].
     """
     if threshold is not None:
-        _bound("compression_threshold", threshold, 0, limits.MESSAGE_BYTES_MAX)
+        check_between("compression_threshold", threshold, 0, limits.MESSAGE_BYTES_MAX)
     try:
         return None if compression is None else Compression(compression)
     except ValueError:
@@ -309,19 +310,19 @@ class TopicSettings:
     writable: bool = True
 
     def __post_init__(self) -> None:
-        _bound("partitions", self.partitions, 1, limits.PARTITIONS_PER_TOPIC_MAX)
-        _bound("flush_interval_messages", self.flush_interval_messages, 1, 2**31)
-        _bound("flush_interval_ms", self.flush_interval_ms, 1, 2**31)
-        _bound("max_message_bytes", self.max_message_bytes, 1, limits.MESSAGE_BYTES_MAX)
-        _bound("min_insync", self.min_insync, 1, limits.MIN_INSYNC_MAX)
+        check_between("partitions", self.partitions, 1, limits.PARTITIONS_PER_TOPIC_MAX)
+        check_between("flush_interval_messages", self.flush_interval_messages, 1, 2**31)
+        check_between("flush_interval_ms", self.flush_interval_ms, 1, 2**31)
+        check_between("max_message_bytes", self.max_message_bytes, 1, limits.MESSAGE_BYTES_MAX)
+        check_between("min_insync", self.min_insync, 1, limits.MIN_INSYNC_MAX)
         kind = check_compression(self.compression, self.compression_threshold)
         object.__setattr__(self, "compression", kind)
         if self.retention_hours is not None:
-            _bound("retention_hours", self.retention_hours, 1, 2**31)
+            check_between("retention_hours", self.retention_hours, 1, 2**31)
         if self.retention_early_hours is not None:
-            _bound("retention_early_hours", self.retention_early_hours, 1, 2**31)
+            check_between("retention_early_hours", self.retention_early_hours, 1, 2**31)
         if self.retention_bytes is not None:
-            _bound("retention_bytes", self.retention_bytes, 1, 2**63)
+            check_between("retention_bytes", self.retention_bytes, 1, 2**63)
         policy = choice_of(RetentionPolicy, "retention_policy", self.retention_policy)
         object.__setattr__(self, "retention_policy", policy)
         self._check_archive()
@@ -346,7 +347,7 @@ class TopicSettings:
     def _check_archive(self) -> None:
         hours = self.archive_after_hours
         if hours is not None:
-            _bound("archive_after_hours", hours, 1, 2**31)
+            check_between("archive_after_hours", hours, 1, 2**31)
             if self.retention_policy is RetentionPolicy.DELETE:
                 raise InvalidArgument(
                     f"archive_after_hours = {hours} has no effect with retention_policy = "
@@ -903,12 +904,3 @@ def _seconds_of(number: float) -> float:
         return math.inf if number > 0 else -math.inf
     except Exception:  # noqa: BLE001 - the user's code raises anything
         return math.nan
-
-
-def _bound(what: str, value: int, least: int, most: int) -> None:
-    if type(value) is not int:
-        raise InvalidArgument(
-            f"{what} = {shown(value)} is {type(value).__name__}; give a whole number"
-        )
-    if not least <= value <= most:
-        raise InvalidArgument(f"{what} = {value} is outside [{least}, {most}]")

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from google.protobuf.message import Message as ProtobufMessage
 
 from vq import limits
+from vq.bounds import check_between
 from vq.errors import ContentUnreadable, InvalidArgument, ProtocolError
 from vq.hessian import objects
 from vq.hessian.plain import Long
@@ -187,12 +188,7 @@ class Hessian2:
             ("depth_max", depth_max, _DEPTH_MAX_MAX),
             ("elements_max", elements_max, 2**31 - 1),
         ):
-            if type(bound) is not int:
-                raise InvalidArgument(
-                    f"{what} = {shown(bound)} is {type(bound).__name__}; give a whole number"
-                )
-            if not 1 <= bound <= most:
-                raise InvalidArgument(f"{what} = {bound} is outside [1, {most}]")
+            check_between(what, bound, 1, most)
         given: object = classes
         if not isinstance(given, Mapping | None):
             raise InvalidArgument(

@@ -24,10 +24,6 @@ class Turn:
 
     Args:
         call_soon: Schedules a callback behind everything that is ready now.
-
-    Attributes:
-        is_held: Nothing is scheduled before ``release``: whoever sets it may do all there is to do
-            at once.
     """
 
     __slots__ = (
@@ -38,7 +34,6 @@ class Turn:
         "_scheduled",
         "_writers",
         "_writes",
-        "is_held",
     )
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
@@ -46,9 +41,8 @@ class Turn:
         self._actions: tuple[Callable[[], None], ...] = ()
         self._early: tuple[Callable[[], None], ...] = ()
         self._scheduled = False
-        self.is_held = False
-        self._is_wanted = False  # by something that came while it was held
-        self._writes = False
+        self._is_wanted = False  # by something that came since ``begin``
+        self._writes = False  # at this moment
         self._writers: list[Writer] = []
 
     def on_end(self, action: Callable[[], None], *, early: bool = False) -> None:
@@ -60,14 +54,6 @@ class Turn:
         if early:
             self._early += (action,)
 
-    def release(self, *, is_done: bool) -> None:
-        """Be held no more; schedule what was to be scheduled meanwhile, unless it is done."""
-        self.is_held = False
-        if self._is_wanted:
-            self._is_wanted = False
-            if not is_done:
-                self.schedule()
-
     def hasten(self) -> None:
         """Do what was gathered now: nothing more is expected that could share it.
 
@@ -78,26 +64,34 @@ class Turn:
 
     def schedule(self) -> None:
         """Have ``run`` called at the end of this turn."""
-        if self._scheduled:
-            return
-        if self.is_held:
-            self._is_wanted = True
-            return
-        self._scheduled = True
-        self._call_soon(self.run)
+        self._is_wanted = True
+        if not self._scheduled:
+            self._scheduled = True
+            self._call_soon(self.run)
 
     def add(self, writer: Writer) -> None:
         """Have ``writer`` write out at the end of this turn; add it once a turn."""
         self._writers.append(writer)
-        if not self._scheduled and not self._writes:
+        if not self._writes:
             self.schedule()
 
-    def begin(self) -> None:
+    def begin(self) -> bool:
         """Schedule nothing from now on: the caller calls ``run`` itself, whatever is raised.
 
         A callback that is scheduled by a callback costs one more iteration of the loop.
+
+        Returns:
+            Whether nothing was scheduled before. If so, ``leave`` may take the place of ``run``.
         """
-        self._scheduled = True
+        begins = not self._scheduled
+        self._scheduled, self._is_wanted = True, False
+        return begins
+
+    def leave(self, *, hastened: bool) -> None:
+        """Have the turn end later; not if nothing is to be done, or all of it was ``hastened``."""
+        self._scheduled = False
+        if self._is_wanted and not hastened:
+            self.schedule()
 
     def run(self) -> None:
         """End the turn now. Actions come first: what they start goes on beside the writes."""
@@ -114,7 +108,7 @@ class Turn:
                 logger.exception("action at the end of a loop iteration failed")
 
     def write_out(self) -> None:
-        """Have those write that gathered output so far."""
+        """Have all write that gathered output so far."""
         self._writes = True
         try:
             while self._writers:  # a fetch session that answers makes its connection one of them

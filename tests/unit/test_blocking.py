@@ -112,7 +112,7 @@ def test_a_topic_that_cannot_be_published_refuses_the_message(way: str) -> None:
     class Failing(Core):
         def __init__(self) -> None:
             super().__init__()
-            self.oneway = SimpleNamespace(callback_for=lambda _: None)
+            self.oneway = SimpleNamespace(callbacks={}, callback_for=lambda _: None)
 
         async def publish_existing(self, _: str) -> None:
             raise CoordinationError("no answer", hint="look")

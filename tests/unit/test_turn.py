@@ -91,34 +91,21 @@ def test_what_nothing_more_could_share_is_done_before_the_end_of_a_turn():
     assert seen == ["broken", "early", "written", "broken", "early", "end"]
 
 
-def test_a_turn_that_is_held_schedules_what_is_left_once_it_is_released() -> None:
-    scheduled: list[Callable[[], None]] = []
-    turn = Turn(scheduled.append)
-    turn.is_held = True
-    turn.schedule()
-    turn.schedule()
-    assert not scheduled
-    turn.release(is_done=False)
-    assert len(scheduled) == 1
-    scheduled.pop()()
-    turn.is_held = True
-    turn.release(is_done=False)
-    assert not scheduled, "nothing was to be done"
-
-
-def test_what_is_done_while_a_turn_is_held_needs_no_end_of_it() -> None:
-    """One callback less for each lone request."""
+def test_a_turn_of_which_all_was_hastened_needs_no_end() -> None:
+    """Its end would be one more iteration of the loop; without that it is scheduled."""
     scheduled: list[Callable[[], None]] = []
     seen: list[str] = []
     turn = Turn(scheduled.append)
-    turn.is_held = True
-    turn.add(SimpleNamespace(write_out=lambda: seen.append("a")))
-    turn.write_out()
-    turn.release(is_done=True)
-    assert seen == ["a"]
-    assert not scheduled
-    turn.schedule()
-    assert len(scheduled) == 1, "the next one ends by itself"
+    turn.on_end(lambda: seen.append("early"), early=True)
+    for hastened in (True, False):
+        assert turn.begin()
+        turn.add(SimpleNamespace(write_out=lambda: seen.append("written")))
+        turn.hasten()
+        turn.leave(hastened=hastened)
+        assert seen == ["early", "written"]
+        assert len(scheduled) == (not hastened)
+        seen.clear()
+    assert not turn.begin(), "its end is scheduled"
 
 
 def test_a_writer_that_another_one_adds_writes_in_the_same_turn() -> None:
@@ -131,3 +118,16 @@ def test_a_writer_that_another_one_adds_writes_in_the_same_turn() -> None:
     scheduled.pop()()
     assert seen == ["connection"]
     assert not scheduled
+
+
+def test_a_turn_in_which_nothing_was_gathered_needs_no_end() -> None:
+    """A read that waits begins nothing."""
+    scheduled: list[Callable[[], None]] = []
+    turn = Turn(scheduled.append)
+    assert turn.begin()
+    turn.leave(hastened=False)
+    assert not scheduled
+    assert turn.begin()
+    turn.schedule()
+    turn.leave(hastened=False)
+    assert len(scheduled) == 1

@@ -1,6 +1,5 @@
 """The asynchronous consumer: reads, membership, and messages one by one."""
 
-from types import TracebackType
 from typing import Self
 
 from vq import limits
@@ -332,12 +331,7 @@ class MessageConsumer:
         self._check_loop()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _type: object, exc: BaseException | None, _trace: object) -> None:
         if self._cluster.forked:
             return
         self._check_loop()

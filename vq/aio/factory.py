@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import weakref
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast, overload
 
 from vq.aio.consumer import MessageConsumer
@@ -215,12 +214,7 @@ class MessageFactory:
         self._cluster.check_loop()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _type: object, exc: BaseException | None, _trace: object) -> None:
         if exc is not None and self._cluster is not None and not self._cluster.forked:
             self._cluster.check_loop()
             for consumer in self._consumers:

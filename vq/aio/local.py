@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
-from vq.client.kinds import check_between
+from vq.bounds import check_between
 from vq.clock import SystemClock
 from vq.errors import InvalidState, TimedOut
 from vq.local import looks
@@ -390,12 +389,7 @@ class LocalQueue:
     async def __aenter__(self) -> Self:
         return self if self._opened is not None else await self.open()
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

@@ -10,15 +10,15 @@ import concurrent.futures
 import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
 from vq import limits
 from vq.aio.local import LocalQueue
+from vq.bounds import check_between
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.client.consumer.deliver.listening import check_listener
 from vq.client.future import SendCallback, check_callback, report
-from vq.client.kinds import check_between, topic_named
+from vq.client.kinds import topic_named
 from vq.client.loop_calls import call_soon
 from vq.errors import InvalidState, TimedOut, VqError
 from vq.local.factory.consumer import LOOK_S, LocalMessageConsumer
@@ -120,12 +120,7 @@ class AsyncLocalProducer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 
@@ -301,12 +296,7 @@ class AsyncLocalConsumer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _type: object, exc: BaseException | None, _trace: object) -> None:
         if exc is not None:
             self._inner.put_down()
         await self.close()

@@ -6,7 +6,6 @@ import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from threading import get_ident
-from types import TracebackType
 from typing import Any, Self
 
 from vq.aio.consumer import MessageConsumer
@@ -624,10 +623,5 @@ class MessageProducer:
         self._check_loop()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()

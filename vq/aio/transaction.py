@@ -1,7 +1,6 @@
 """A transaction of the asynchronous producer."""
 
 from collections.abc import Callable, Coroutine
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from vq.client.producer.transaction.transaction import TransactionCore
@@ -93,12 +92,7 @@ class Transaction:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         if not self._core.awaits_end:
             return
         if exc_type is None:

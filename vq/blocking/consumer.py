@@ -1,7 +1,6 @@
 """The blocking consumer: reads, membership, and the end of its listeners' threads."""
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 from vq import limits
@@ -420,12 +419,7 @@ class MessageConsumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _type: object, exc: BaseException | None, _trace: object) -> None:
         if exc is not None:
             self._put_down()
         self.close()

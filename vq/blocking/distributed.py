@@ -8,7 +8,6 @@ be told is told by ``vq tx recover``, which finds the prepared branch there and 
 """
 
 import time
-from types import TracebackType
 from typing import Any, Final, Self
 
 from vq.blocking.producer import MessageProducer
@@ -172,12 +171,7 @@ class DistributedTransaction:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         if exc_type is None:
             self.commit()
         else:

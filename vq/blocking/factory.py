@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast, overload
 
 from vq.blocking.consumer import MessageConsumer
@@ -217,12 +216,7 @@ class MessageFactory:
         is_open = self._runtime is not None or self._local is not None
         return self if is_open else self.open()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _type: object, exc: BaseException | None, _trace: object) -> None:
         if exc is not None:
             for consumer in self._consumers:
                 consumer._put_down()

@@ -1,7 +1,6 @@
 """A transaction of the blocking producer."""
 
 from collections.abc import Coroutine
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from vq.client.producer.transaction.transaction import TransactionCore
@@ -109,12 +108,7 @@ class Transaction:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         if not self._core.awaits_end:
             return
         if exc_type is None:

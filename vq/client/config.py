@@ -6,15 +6,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from vq import limits
+from vq.bounds import check_between, check_positive, check_whole, check_within
 from vq.client import environment
-from vq.client.kinds import (
-    check_between,
-    check_function,
-    check_number,
-    check_positive,
-    check_text,
-    check_whole,
-)
+from vq.client.kinds import check_function, check_text
 from vq.client.producer.interceptors import ProducerInterceptor, checked_interceptors
 from vq.client.producer.spread.partitioner import Keys, PartitionerSetting, Strategy, strategy_of
 from vq.client.producer.transaction_listener import TransactionListener
@@ -309,25 +303,13 @@ class ProducerConfig:
         check_positive("retry_backoff_max_s", self.retry_backoff_max_s)
         check_between("batch_bytes", self.batch_bytes, 1, limits.BATCH_BYTES_MAX)
         check_between("batch_records", self.batch_records, 1, limits.BATCH_RECORDS_MAX)
-        check_number("linger_ms", self.linger_ms)
-        if not 0 <= self.linger_ms <= limits.LINGER_MS_MAX:
-            raise InvalidArgument(
-                f"linger_ms = {self.linger_ms} is outside [0, {limits.LINGER_MS_MAX}]"
-            )
+        check_within("linger_ms", self.linger_ms, 0, limits.LINGER_MS_MAX, "")
         if self.transactional_id is not None:
             check_name("transactional id", self.transactional_id)
-        check_number("transaction_timeout_s", self.transaction_timeout_s)
         longest = limits.TRANSACTION_TIMEOUT_MS_MAX // 1_000
-        if not 0 < self.transaction_timeout_s <= longest:
-            raise InvalidArgument(
-                f"transaction_timeout_s = {self.transaction_timeout_s} is outside (0, {longest}]"
-            )
+        check_within("transaction_timeout_s", self.transaction_timeout_s, 0, longest, above=True)
         _check_checks(self)
-        check_number("exit_flush_s", self.exit_flush_s)
-        if not 0 <= self.exit_flush_s <= limits.EXIT_FLUSH_S_MAX:
-            raise InvalidArgument(
-                f"exit_flush_s = {self.exit_flush_s} is outside [0, {limits.EXIT_FLUSH_S_MAX}]"
-            )
+        check_within("exit_flush_s", self.exit_flush_s, 0, limits.EXIT_FLUSH_S_MAX)
         check_between("window", self.window, 1, limits.PRODUCER_BATCHES_REMEMBERED)
         least = limits.MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES
         check_between("buffer_bytes", self.buffer_bytes, least, PRODUCER_BUFFER_BYTES_MAX)
@@ -386,12 +368,7 @@ def _check_checks(config: ProducerConfig) -> None:
         ("check_interval_s", limits.CHECK_S_MAX),
         ("check_timeout_s", limits.CHECK_TIMEOUT_S_MAX),
     ):
-        value = getattr(config, name)
-        check_number(name, value)
-        if not limits.CHECK_S_MIN <= value <= most:
-            raise InvalidArgument(
-                f"{name} = {value} is outside [{limits.CHECK_S_MIN:g}, {most:g}] seconds"
-            )
+        check_within(name, getattr(config, name), limits.CHECK_S_MIN, most)
 
 
 def _check_identity(config: ProducerConfig) -> None:
@@ -402,8 +379,6 @@ def _check_identity(config: ProducerConfig) -> None:
         raise InvalidArgument(
             f"identity = {shown(identity)} is {type(identity).__name__}; give vq.ProducerIdentity"
         )
-    check_whole("identity.producer_id", identity.producer_id)
-    check_whole("identity.epoch", identity.epoch)
     check_between("identity.producer_id", identity.producer_id, 1, 2**63 - 1)
     check_between("identity.epoch", identity.epoch, 0, limits.PRODUCER_EPOCH_MAX)
     if not config.ordered or config.on_unavailable is not OnUnavailable.WAIT:
@@ -599,9 +574,7 @@ class ConsumerConfig:
                 "read_from = 'nearest' needs rack = '...': where this consumer runs, as "
                 "`vq broker --rack` names it"
             )
-        check_number("restart_s", self.restart_s)
-        if not 0 <= self.restart_s <= RESTART_S_MAX:
-            raise InvalidArgument(f"restart_s = {self.restart_s} is outside [0, {RESTART_S_MAX}]")
+        check_within("restart_s", self.restart_s, 0, RESTART_S_MAX)
         if self.restart_s and not self.member_id:
             raise InvalidArgument(
                 f"restart_s = {self.restart_s} needs member_id = '...': a name that the member has "
@@ -622,11 +595,7 @@ class ConsumerConfig:
         check_between("window_messages", self.window_messages, 1, WINDOW_MESSAGES_MAX)
         check_between("window_bytes", self.window_bytes, 64 * limits.KIB, limits.GIB)
         check_between("batch_size", self.batch_size, 1, self.window_messages)
-        check_number("batch_wait_ms", self.batch_wait_ms)
-        if not 0 <= self.batch_wait_ms <= BATCH_WAIT_MS_MAX:
-            raise InvalidArgument(
-                f"batch_wait_ms = {self.batch_wait_ms} is outside [0, {BATCH_WAIT_MS_MAX}]"
-            )
+        check_within("batch_wait_ms", self.batch_wait_ms, 0, BATCH_WAIT_MS_MAX, "")
         if self.batch_wait_ms and self.batch_size == 1:
             raise InvalidArgument(
                 f"batch_wait_ms = {self.batch_wait_ms} waits for more messages of a list; give "
@@ -638,11 +607,7 @@ class ConsumerConfig:
             check_positive("listener_timeout_s", self.listener_timeout_s)
         if self.retry_backoff is not None:
             object.__setattr__(self, "retry_backoff", _pauses(self.retry_backoff))
-        check_number("max_wait_s", self.max_wait_s)
-        if not 0 < self.max_wait_s <= limits.LONG_POLL_S_MAX:
-            raise InvalidArgument(
-                f"max_wait_s = {self.max_wait_s} is outside (0, {limits.LONG_POLL_S_MAX}]"
-            )
+        check_within("max_wait_s", self.max_wait_s, 0, limits.LONG_POLL_S_MAX, above=True)
 
 
 def _check_shared(config: ConsumerConfig) -> None:
@@ -654,10 +619,8 @@ def _check_shared(config: ConsumerConfig) -> None:
                 f"counts the tries of a member of a group with model = {str(config.model)!r}"
             )
         return
-    check_number("lease_s", config.lease_s)
     least, most = limits.SHARED_LEASE_MS_MIN / 1_000, limits.SHARED_LEASE_MS_MAX / 1_000
-    if not least <= config.lease_s <= most:
-        raise InvalidArgument(f"lease_s = {config.lease_s} is outside [{least}, {most:.0f}]")
+    check_within("lease_s", config.lease_s, least, most)
     if config.max_deliveries is not None:
         check_between("max_deliveries", config.max_deliveries, 1, MAX_ATTEMPTS_MAX)
         if config.max_attempts not in {None, config.max_deliveries}:

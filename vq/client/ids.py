@@ -17,6 +17,7 @@ Example: the first id of slot 5 in the first millisecond of the epoch is ``0 << 
 """
 
 from vq import limits
+from vq.bounds import check_between
 from vq.clock import Clock
 from vq.errors import CoordinationError, InvalidArgument
 from vq.model import ID_EPOCH_MS
@@ -62,8 +63,7 @@ class IdGenerator:
         Ids are later than ``after_ms``, in milliseconds since 1970, whatever the clock says, and
         not later than ``until_ms``, the mark of the slot.
         """
-        if not 0 <= slot < limits.SLOTS_MAX:
-            raise InvalidArgument(f"slot {slot} is outside [0, {limits.SLOTS_MAX})")
+        check_between("slot", slot, 0, limits.SLOTS_MAX - 1)
         self._slot_bits = slot << limits.ID_SEQUENCE_BITS
         after = min(after_ms - EPOCH_MS, _TIME_MAX - 1)
         if after >= self._ms:

@@ -1,13 +1,9 @@
-"""Checks the kind of what an application gives, and the range of a number.
-
-The error shows it, and says what to give.
-"""
+"""Checks the kind of what an application gives. The error shows it, and says what to give."""
 
 import functools
 import inspect
 from typing import Any, Final, TypeVar
 
-from vq import limits
 from vq.errors import InvalidArgument
 from vq.model import Message
 from vq.shown import shown
@@ -108,52 +104,6 @@ def _called(function: Any) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
     return function
-
-
-def check_whole(what: str, number: object) -> None:
-    """Refuse what is not a whole number; ``bool`` is none.
-
-    Raises:
-        InvalidArgument: It is not.
-    """
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise InvalidArgument(
-            f"{what} = {shown(number)} is {type(number).__name__}; give a whole number"
-        )
-
-
-def check_number(name: str, value: object) -> None:
-    """Refuse what is no number; ``bool`` is none.
-
-    Raises:
-        InvalidArgument: It is not.
-    """
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise InvalidArgument(f"{name} = {shown(value)} is {type(value).__name__}; give a number")
-
-
-def check_positive(name: str, value: float) -> None:
-    """Refuse what is no time of more than 0 seconds.
-
-    Raises:
-        InvalidArgument: It is not, or it is longer than any time-out.
-    """
-    check_number(name, value)
-    if not 0 < value <= limits.TIMEOUT_S_MAX:
-        raise InvalidArgument(
-            f"{name} = {value} is outside (0, {limits.TIMEOUT_S_MAX:.0f}] seconds"
-        )
-
-
-def check_between(name: str, value: int, least: int, most: int) -> None:
-    """Refuse what is no whole number in a range, both ends included.
-
-    Raises:
-        InvalidArgument: It is not.
-    """
-    check_whole(name, value)
-    if not least <= value <= most:
-        raise InvalidArgument(f"{name} = {value} is outside [{least}, {most}]")
 
 
 def check_text(what: str, text: object) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
+from vq.bounds import check_between
 from vq.client.config import MessageFactoryConfig
 from vq.errors import InvalidArgument
 from vq.limits import is_valid_name
@@ -143,10 +144,8 @@ class ConsoleConfig:
             raise InvalidArgument(
                 "--open lets everybody act, and [console.oidc] says who may: take one of them"
             )
-        if not 100 <= self.history_series <= 20_000:
-            raise InvalidArgument(f"history_series = {self.history_series} is outside [100, 20000]")
-        if not 1 <= self.session_hours <= 720:
-            raise InvalidArgument(f"session_hours = {self.session_hours} is outside [1, 720]")
+        check_between("history_series", self.history_series, 100, 20_000)
+        check_between("session_hours", self.session_hours, 1, 720)
 
     @property
     def proxies(self) -> tuple[ProxyNetwork, ...]:

@@ -22,9 +22,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import util
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
+from vq.bounds import check_between
 from vq.coordination.zookeeper.four_letter import four_letter_word
 from vq.errors import CoordinationError, InvalidArgument, InvalidState, VqError
 from vq.extras import install_command
@@ -199,12 +199,9 @@ class EmbeddedZooKeeper:
         tls: Tls | None = None,
         client_certificates: ClientCertificates = ClientCertificates.NONE,
     ) -> None:
-        if not 1 <= servers <= SERVERS_MAX:
-            raise InvalidArgument(f"servers = {servers} is outside [1, {SERVERS_MAX}]")
-        if not 0 <= port <= 65535 - servers:
-            raise InvalidArgument(f"port = {port} is outside [0, {65535 - servers}]")
-        if not 10 <= tick_ms <= 60_000:
-            raise InvalidArgument(f"tick_ms = {tick_ms} is outside [10, 60000]")
+        check_between("servers", servers, 1, SERVERS_MAX)
+        check_between("port", port, 0, 65535 - servers)
+        check_between("tick_ms", tick_ms, 10, 60_000)
         directory = directory.absolute()  # the servers run in directories of their own
         self.directory = directory
         self._port = port
@@ -343,12 +340,7 @@ class EmbeddedZooKeeper:
             self.stop()
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _chosen(self, index: int | None) -> "list[_Server]":

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from vq import limits
+from vq.bounds import check_between, check_within
 from vq.errors import InvalidArgument
 from vq.model import check_host, choice_of
 from vq.remoting.ports import is_loopback
@@ -114,17 +115,12 @@ class GatewayConfig:
         for name in ("host", "metrics_host"):
             check_host(getattr(self, name))
         for name in ("port", "metrics_port"):
-            port = getattr(self, name)
-            if not 0 <= port <= 65_535:
-                raise InvalidArgument(f"{name} = {shown(port)} is outside [0, 65535]")
+            check_between(name, getattr(self, name), 0, 65_535)
         for name in self.__slots__:
             value = getattr(self, name)
             if name.endswith(("_max", "_s")) and not value > 0:
                 raise InvalidArgument(f"{name} = {shown(value)} must be above 0")
-        if not LEASE_S_MIN <= self.lease_s <= LEASE_S_MAX:
-            raise InvalidArgument(
-                f"lease_s = {self.lease_s} is outside [{LEASE_S_MIN:g}, {LEASE_S_MAX:g}]"
-            )
+        check_within("lease_s", self.lease_s, LEASE_S_MIN, LEASE_S_MAX)
         least = 2 * limits.MESSAGE_BYTES_MAX
         if self.body_bytes_max < least:
             raise InvalidArgument(

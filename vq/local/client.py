@@ -10,10 +10,10 @@ import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
-from vq.client.kinds import check_number, check_text, check_whole
+from vq.bounds import check_number, check_whole
+from vq.client.kinds import check_text
 from vq.client.producer.intake.stages import Heads
 from vq.clock import SystemClock
 from vq.errors import ConnectionCut, InvalidState, Unreachable
@@ -352,12 +352,7 @@ class LocalQueueClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from vq import limits
+from vq.bounds import check_between, check_within
 from vq.client.producer.intake.delays import due_ms_of
 from vq.client.producer.intake.stages import Head, Heads, as_bytes, encode_head
 from vq.errors import CorruptData, InvalidArgument, MessageTooLarge
@@ -184,12 +185,8 @@ def item_to_put(
     if delay_s is None:
         delay_s = delay_of(message, now_ms)
     data = content_of(message)
-    if isinstance(priority, bool) or not isinstance(priority, int):
-        raise InvalidArgument(f"priority = {shown(priority)} is no number")
-    if not 0 <= priority <= PRIORITY_MAX:
-        raise InvalidArgument(
-            f"priority = {priority} is outside [0, {PRIORITY_MAX}]; a higher one goes first"
-        )
+    if type(priority) is not int or priority:  # nearly all have none
+        check_between("priority", priority, 0, PRIORITY_MAX)
     head: Head | None = Heads.of(message.tag, message.key, message.headers)
     due_ms = None if delay_s is None else due_ms_after(delay_s, now_ms)
     if due_ms is None:
@@ -259,10 +256,7 @@ def due_ms_after(delay_s: float, now_ms: int) -> int | None:
     Raises:
         InvalidArgument: It is no number of seconds within [0, 40 days].
     """
-    if isinstance(delay_s, bool) or not isinstance(delay_s, int | float):
-        raise InvalidArgument(f"delay_s = {shown(delay_s)} is no number of seconds")
-    if not 0 <= delay_s <= limits.DELAY_S_MAX:
-        raise InvalidArgument(f"delay_s = {delay_s} is outside [0, {limits.DELAY_S_MAX}]")
+    check_within("delay_s", delay_s, 0, limits.DELAY_S_MAX)
     return now_ms + math.ceil(delay_s * 1000) if delay_s else None
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from vq.client.kinds import check_whole
+from vq.bounds import check_between, check_whole
 from vq.errors import CorruptData, InvalidArgument
 from vq.local.core.base import QueueBase
 from vq.local.files.notes import Aside, code_of
@@ -124,8 +124,7 @@ def list_messages(
     Raises:
         InvalidArgument: The limit is no number in [1, 100,000], or there is no such standing.
     """
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LIST_MAX:
-        raise InvalidArgument(f"limit = {shown(limit)} is no number in [1, {LIST_MAX}]")
+    check_between("limit", limit, 1, LIST_MAX)
     base.check()
     wanted = None
     if standing is not None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from vq.client.kinds import check_between, check_whole
+from vq.bounds import check_between, check_whole
 from vq.local.items import LocalItem
 from vq.local.settings import COUNT_MAX, several
 

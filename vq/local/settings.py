@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from vq import limits
-from vq.client.kinds import check_positive
+from vq.bounds import check_between, check_positive
 from vq.errors import InvalidArgument
 from vq.model import Message, check_name, choice_of
 from vq.shown import shown
@@ -68,15 +68,10 @@ class LocalQueueConfig:
         check_positive("retry_s", self.retry_s)
         check_positive("idempotency_s", self.idempotency_s)
         if self.capacity is not None:
-            _check_count("capacity", self.capacity, 1)
-        _check_count("retries", self.retries, 0)
+            check_between("capacity", self.capacity, 1, COUNT_MAX)
+        check_between("retries", self.retries, 0, COUNT_MAX)
         for name in ("later_max", "memory_items", "memory_bytes", "idempotency_keys"):
-            _check_count(name, getattr(self, name), 1)
-
-
-def _check_count(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= COUNT_MAX:
-        raise InvalidArgument(f"{name} = {shown(value)} is no number in [{least}, {COUNT_MAX}]")
+            check_between(name, getattr(self, name), 1, COUNT_MAX)
 
 
 def directory_of(directory: object) -> Path | None:

@@ -18,10 +18,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any, Final, Self
 
 from vq import limits
+from vq.bounds import check_between
 from vq.client.consumer.deliver.tries import RETRY, Retry, retry_of, tried_again
 from vq.client.kinds import check_function, check_takes_message
 from vq.errors import (
@@ -145,8 +145,7 @@ class LocalWorkers:
             ("window", window, _WINDOW_MAX),
             ("window_bytes", window_bytes, _WINDOW_BYTES_MAX),
         ):
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                raise InvalidArgument(f"{name} = {shown(value)} is no number in [1, {most}]")
+            check_between(name, value, 1, most)
         for name, given in (("queue", queue), ("to", to)):
             if not isinstance(given, LocalQueue) and (name == "queue" or given is not None):
                 raise InvalidArgument(f"{name} = {shown(given)} is no vq.local.LocalQueue")
@@ -496,12 +495,7 @@ class LocalWorkers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

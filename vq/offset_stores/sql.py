@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from vq import limits
+from vq.bounds import check_within
 from vq.clock import SystemClock
 from vq.errors import (
     AlreadyHandled,
@@ -77,12 +78,7 @@ class SqlOffsetStore(OffsetTable):
             raise InvalidArgument(
                 f"table = {shown(table)} is not 1 to {_TABLE_CHARS_MAX} letters, digits and _"
             )
-        is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
-        if not is_number or not 0.1 <= timeout_s <= limits.TIMEOUT_S_MAX:
-            raise InvalidArgument(
-                f"timeout_s = {shown(timeout_s)} is outside [0.1, {limits.TIMEOUT_S_MAX:.0f}] "
-                "seconds"
-            )
+        check_within("timeout_s", timeout_s, 0.1, limits.TIMEOUT_S_MAX)
         try:
             import sqlalchemy
 

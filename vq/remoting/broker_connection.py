@@ -241,7 +241,7 @@ class BrokerConnection(asyncio.Protocol):
             raise ConnectionCut(f"the connection to {self.address} has ended")
         correlation_id, buffers = self._state.request(command, header, body, context=on_reply)
         at_once = at_once or len(body) >= AT_ONCE_BYTES
-        if not self._out and not self._answering and not at_once:
+        if not (at_once or self._out or self._answering):
             self._loop.call_soon(self.flush)
         self._out += buffers
         if at_once:

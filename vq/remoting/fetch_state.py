@@ -111,10 +111,7 @@ class FetchState(Generic[P]):
         Raises:
             ProtocolError: The answer has not the bytes of its results.
         """
-        size = 0
-        for result in response.results:
-            size += result.size
-        if size != len(body):
+        if sum([result.size for result in response.results]) != len(body):
             raise ProtocolError(
                 f"{what} has {len(body)} bytes, not those of its {len(response.results)} results"
             )

@@ -3,14 +3,13 @@
 import asyncio
 import contextlib
 import random
-from types import TracebackType
 from typing import Any, Final, Self
 
 from vq.aio.factory import MessageFactory
+from vq.bounds import check_between, check_whole
 from vq.broker.node import BrokerNode
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
-from vq.client.kinds import check_between, check_whole
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.errors import InvalidArgument, InvalidState
 from vq.limits import is_valid_name
@@ -220,10 +219,5 @@ class Cluster:
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()

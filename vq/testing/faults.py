@@ -11,9 +11,9 @@ from typing import Final
 import google_crc32c
 
 from vq.aio.factory import MessageFactory
+from vq.bounds import check_between, check_within
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, MessageFactoryConfig
-from vq.client.kinds import check_between, check_number
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.errors import InvalidArgument, InvalidState, NotMaster
@@ -119,9 +119,7 @@ class Faults:
 
     def slow(self, seconds: float) -> None:
         """Have all that hosts send arrive so many seconds later, until ``heal``."""
-        check_number("seconds", seconds)
-        if not 0 <= seconds <= _WAIT_S:
-            raise InvalidArgument(f"seconds = {shown(seconds)} is outside [0, {_WAIT_S:g}]")
+        check_within("seconds", seconds, 0, _WAIT_S)
         self._network.latency_s = seconds
 
     def stop_zookeeper(self) -> None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar, overload
 
-from vq.client.kinds import check_between, check_positive
+from vq.bounds import check_between, check_positive
 from vq.errors import InvalidArgument
 from vq.shown import shown
 from vq.testing.cluster import Cluster

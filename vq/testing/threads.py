@@ -1,7 +1,6 @@
 """A cluster in memory behind the blocking API."""
 
 from collections.abc import Coroutine
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from vq.blocking.factory import MessageFactory, factory_on
@@ -90,10 +89,5 @@ class ThreadCluster:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()

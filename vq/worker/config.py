@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vq import limits
+from vq.bounds import check_between, check_within
 from vq.errors import InvalidArgument
 from vq.model import check_host
 from vq.remoting.ports import is_loopback
@@ -59,16 +60,9 @@ class RunnerConfig:
             ("health_port", 0, 65_535),
             ("start_failures_max", 1, 1_000),
         ):
-            value = getattr(self, name)
-            if type(value) is not int or not least <= value <= most:
-                raise InvalidArgument(f"{name} = {shown(value)} is outside [{least}, {most}]")
+            check_between(name, getattr(self, name), least, most)
         for name in ("stop_timeout_s", "time_limit_s", "soft_time_limit_s"):
-            value = getattr(self, name)
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not is_number or not 0 <= value <= limits.TIMEOUT_S_MAX:
-                raise InvalidArgument(
-                    f"{name} = {shown(value)} is outside [0, {limits.TIMEOUT_S_MAX:.0f}] seconds"
-                )
+            check_within(name, getattr(self, name), 0, limits.TIMEOUT_S_MAX)
         if 0 < self.time_limit_s <= self.soft_time_limit_s:
             raise InvalidArgument(
                 f"soft_time_limit_s = {self.soft_time_limit_s} is not below time_limit_s = "

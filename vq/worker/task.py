@@ -17,6 +17,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, ClassVar, Final, Generic, ParamSpec, TypeVar, overload
 
+from vq.bounds import check_between, check_within
 from vq.client.kinds import check_handler
 from vq.errors import ContentUnreadable, InvalidArgument, InvalidState
 from vq.limits import NAME_CHARS_MAX, is_valid_name
@@ -251,9 +252,7 @@ def _check(task: Task[Any, Any], parameters: Parameters, key: str | None) -> Non
             f"task name {shown(task.name)} is not 1 to {NAME_CHARS_MAX} characters of A-Z a-z 0-9 "
             ". _ -"
         )
-    version: object = task.version
-    if type(version) is not int or not 1 <= version <= _VERSION_MAX:
-        raise InvalidArgument(f"version = {shown(version)} of {task.name} is outside [1, 1000000]")
+    check_between(f"{task.name}: version", task.version, 1, _VERSION_MAX)
     if key is not None and key not in parameters:
         raise InvalidArgument(f"key = {shown(key)} is no parameter of {task.name}")
     if key is not None and not parameters.may_be_key(key):
@@ -263,15 +262,8 @@ def _check(task: Task[Any, Any], parameters: Parameters, key: str | None) -> Non
         )
     if task.every_s is not None and task.cron is not None:
         raise InvalidArgument(f"{task.name} has every_s and cron; give one")
-    every_s: object = task.every_s
-    is_number = isinstance(every_s, int | float) and not isinstance(every_s, bool)
-    if every_s is not None and not (
-        is_number and EVERY_S_MIN <= every_s <= EVERY_S_MAX  # type: ignore[operator]
-    ):
-        raise InvalidArgument(
-            f"every_s = {shown(every_s)} of {task.name} is outside [{EVERY_S_MIN:g}, "
-            f"{EVERY_S_MAX:.0f}] seconds"
-        )
+    if task.every_s is not None:
+        check_within(f"{task.name}: every_s", task.every_s, EVERY_S_MIN, EVERY_S_MAX)
     if task.cron is not None:
         from vq.worker.schedules import Cron  # it loads what other tasks need not
 

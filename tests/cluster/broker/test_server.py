@@ -12,7 +12,7 @@ from support.broker import Client, message, strict
 
 from vq.broker.connections import broker_session
 from vq.broker.connections.server import Server
-from vq.broker.connections.shares import REQUESTS_PER_TURN
+from vq.broker.connections.shares import HASTENED_LEFT, REQUESTS_PER_TURN
 from vq.broker.serving.dispatcher import Route
 from vq.errors import Busy, VqError
 from vq.remoting import wire_pb2 as wire
@@ -519,7 +519,7 @@ async def test_a_lone_request_needs_no_further_iteration_of_the_loop(cluster, fl
 
     turn._call_soon = noted
     node.parts.server.requests_left = REQUESTS_PER_TURN
-    for _ in range(REQUESTS_PER_TURN // 2):
+    for _ in range(REQUESTS_PER_TURN - HASTENED_LEFT - 1):
         await client.put("t", 0, [message(b"x")])
     if flush == "async":
         assert not ends

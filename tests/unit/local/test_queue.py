@@ -254,9 +254,9 @@ def test_a_close_wakes_who_waits_and_refuses_the_rest(opened: Open) -> None:
     [
         ({"content": "text"}, "give bytes"),
         ({"content": b"x", "priority": 3}, r"priority = 3 is outside \[0, 2\]"),
-        ({"content": b"x", "priority": True}, "no number"),
+        ({"content": b"x", "priority": True}, "give a whole number"),
         ({"content": b"x", "delay_s": -1}, "delay_s = -1 is outside"),
-        ({"content": b"x", "delay_s": "1"}, "no number of seconds"),
+        ({"content": b"x", "delay_s": "1"}, "give a number"),
         ({"content": b"x", "idempotency_key": ""}, "1 to 256 characters"),
     ],
 )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vq import limits
+from vq.bounds import check_between
 from vq.broker.base.daily import DailyTime
 from vq.coordination.tree.acls import checked_auth
 from vq.errors import InvalidArgument
@@ -301,10 +302,9 @@ class BrokerConfig:
         if self.advertised is not None:
             check_host(self.advertised.host)
         _check_reachable(self.host, self.advertised)
-        if not 0 <= self.port <= 65_535:
-            raise InvalidArgument(f"port = {self.port} is outside [0, 65535]")
-        if self.metrics_port is not None and not 0 <= self.metrics_port <= 65_535:
-            raise InvalidArgument(f"metrics_port = {self.metrics_port} is outside [0, 65535]")
+        check_between("port", self.port, 0, 65_535)
+        if self.metrics_port is not None:
+            check_between("metrics_port", self.metrics_port, 0, 65_535)
         if self.metrics_port and (self.metrics_port, self.metrics_host) == (self.port, self.host):
             raise InvalidArgument(
                 f"metrics_port = {self.metrics_port} is the port of the broker itself; choose "

@@ -34,8 +34,8 @@ from vq.broker.connections.outgoing import Outgoing
 from vq.broker.connections.owing import FREE_BYTES, REFUSED_BYTES, UNTAKEN_S, Owing
 from vq.broker.connections.shares import (
     CUT_PER_REQUEST,
+    HASTENED_LEFT,
     PIECE_BYTES,
-    REQUESTS_PER_TURN,
     SMALL_PIECE_BYTES,
     TurnLine,
     WaitingInput,
@@ -163,8 +163,8 @@ class BrokerSession(asyncio.Protocol):
         if left <= 0 or self._later is not None or self._outgoing.congested:
             self._wait(server.line, (), data)
             return
-        turn, is_done = server.turn, False
-        turn.is_held = True
+        turn, hastened = server.turn, False
+        begins = turn.begin()
         try:
             events = self.connection.receive_data(data)
             server.requests_left = left - len(events)
@@ -173,18 +173,13 @@ class BrokerSession(asyncio.Protocol):
                 line = server.held if handled < left and not self.congested else server.line
                 self._wait(line, events[handled:], data)
             elif handled == 1:
-                is_done = self._hasten()
-            if (
-                handled != 1
-                or left <= REQUESTS_PER_TURN // 2
-                or self._gathered
-                or server.held.addresses
-                or server.line.addresses
-            ):
+                hastened = self._hasten()
+            if handled != 1 or server.gathered_bytes or server.requests_left <= HASTENED_LEFT:
                 turn.schedule()  # its end begins the next one
-                is_done = False
+                hastened = False
         finally:
-            turn.release(is_done=is_done)
+            if begins:
+                turn.leave(hastened=hastened)
 
     def _hasten(self) -> bool:
         """Do now what otherwise is done at the end of the turn: the peer sent one request.
@@ -192,7 +187,7 @@ class BrokerSession(asyncio.Protocol):
         It waits for its answer, most likely, and what it began or completed is shared by nothing.
 
         Returns:
-            Whether all is done that the end of the turn would do.
+            Whether nothing of it is left to do.
         """
         server = self._server
         waiting = server.requests_waiting

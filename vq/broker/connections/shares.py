@@ -32,6 +32,8 @@ LITTLE_PART: Final = 4_096
 #: turns. That many come in one turn only from hundreds of busy clients, or from a peer that sent
 #: thousands at once.
 REQUESTS_PER_TURN: Final = 256
+#: While more of them are left, one that was done at once needs no end of a turn for itself.
+HASTENED_LEFT: Final = REQUESTS_PER_TURN - 16
 #: Of these, for requests that wait since an earlier turn, so that neither they nor new ones starve.
 WAITED_PER_TURN: Final = REQUESTS_PER_TURN // 2
 #: Requests of one connection that waited, before it is another one's turn.

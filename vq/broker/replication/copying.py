@@ -351,7 +351,7 @@ class CopySession:
         self.answered_at = self._loop.time()
         self.state.unanswered -= 1
         turn, alone = self._turn, False
-        turn.is_held = True
+        begins = turn.begin()
         try:
             if frame is None:
                 raise ConnectionCut("the connection to the master has ended")
@@ -368,7 +368,8 @@ class CopySession:
             logger.exception("taking what was copied failed")
             self.end(InternalError(f"{type(error).__name__}: {error}"))
         finally:
-            turn.release(is_done=alone)
+            if begins:
+                turn.leave(hastened=alone)
 
     def take_answer(self, response: Any, body: bytes) -> None:
         """Take the bytes of an answer.

@@ -9,7 +9,6 @@ import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Final, Protocol, Self
 
 from vq.cli.base.text import as_json_line
@@ -109,12 +108,7 @@ class ExportFile:
         self._writer.write(messages)
         self.messages += len(messages)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
         if error is not None:
             self._drop()
             return

@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import Any, Final, Self
 
 from vq import limits
+from vq.bounds import check_between
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.deliver.inbox import Inbox, Messages
 from vq.client.consumer.deliver.workers import Listener
 from vq.client.consumer.pulling_thread import check_one_thread
 from vq.client.consumer.shared.work import Settle, SharedMessage
-from vq.client.kinds import check_whole
 from vq.client.loop_calls import call_soon
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidArgument, InvalidState
@@ -31,9 +31,7 @@ _CLOSED: Final = "this consumer is closed"
 
 def _checked(max_messages: int, timeout: float | None) -> float | None:
     """Check what a call asks for; return its bound in seconds."""
-    check_whole("max_messages", max_messages)
-    if not 1 <= max_messages <= limits.MANY_MAX:
-        raise InvalidArgument(f"max_messages {max_messages} is outside [1, {limits.MANY_MAX}]")
+    check_between("max_messages", max_messages, 1, limits.MANY_MAX)
     return None if timeout is None else check_timeout(timeout)
 
 

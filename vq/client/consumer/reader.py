@@ -7,9 +7,9 @@ read is in ``reading.partition_reader``. A group member reads ahead with ``fetch
 from dataclasses import replace
 
 from vq import limits
+from vq.bounds import check_between, check_whole
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.troubles import Troubles
-from vq.client.kinds import check_whole
 from vq.client.reading.decode import Decoder
 from vq.client.reading.forward import ONE_ANSWER
 from vq.client.reading.last_read import LastRead
@@ -17,7 +17,6 @@ from vq.client.reading.partition_reader import PartitionReader
 from vq.client.reading.positions import Moment, check_moment
 from vq.client.reading.tail import check_count, merge_last, stored_ms
 from vq.coordination.tree.reading import gather_all
-from vq.errors import InvalidArgument
 from vq.message_filter import Filter, Wanting
 from vq.model import Message, MessageList, OffsetBounds, TopicPartition, check_timeout
 
@@ -46,10 +45,9 @@ class Reader:
         """See ``MessageConsumer.get``."""
         wanted = Filter.of(message_filter)
         bound = 0.0 if timeout is None else check_timeout(timeout)
-        for what, number in (("partition", partition), ("offset", offset), ("length", length)):
+        for what, number in (("partition", partition), ("offset", offset)):
             check_whole(what, number)
-        if not 1 <= length <= limits.FETCH_BYTES_MAX:
-            raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
+        check_between("length", length, 1, limits.FETCH_BYTES_MAX, "bytes")
         topic_partition = TopicPartition(topic, partition)
         await self._cluster.track(topic)
         # A number that fits no field of a request is checked here.

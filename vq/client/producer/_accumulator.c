@@ -37,6 +37,14 @@ static const char *const queues_slots[Q_COUNT] = {
     "appended",   "plain_bytes_max",   "usual_keys", "directed",
     "compressor", "content_bytes_max", "is_own"};
 
+/* What a text was mapped to when it was looked up last. While the dict has not changed since, it holds the
+ * value; the text is held here, so that no other one gets its address. */
+typedef struct {
+    PyObject *text;
+    PyObject *value; /* borrowed from the dict */
+    uint64_t version;
+} lookup_t;
+
 typedef struct {
     PyObject_HEAD
     PyTypeObject *message;
@@ -47,6 +55,7 @@ typedef struct {
     PyObject *topics;        /* dict: topic -> queues */
     PyObject *tag_heads;     /* dict: tag -> head */
     PyObject *any_partition; /* the object for ANY_PARTITION */
+    lookup_t last_topic, last_tag;
     Py_ssize_t queues_at[Q_COUNT];
     double timeout;
     Py_ssize_t space;
@@ -144,6 +153,7 @@ static PyObject *appender_new(PyTypeObject *type, PyObject *args, PyObject *kwar
         Py_DECREF(self);
         return NULL;
     }
+    make_bare((PyTypeObject *)future);
     self->message = (PyTypeObject *)Py_NewRef(message);
     self->future = (PyTypeObject *)Py_NewRef(future);
     self->queues = (PyTypeObject *)Py_NewRef(queues);
@@ -175,6 +185,8 @@ static int appender_clear(appender_t *self)
 {
 #define CLEAR(field) Py_CLEAR(field);
     HELD_BY(self, CLEAR)
+    Py_CLEAR(self->last_topic.text);
+    Py_CLEAR(self->last_tag.text);
     return 0;
 }
 
@@ -246,10 +258,31 @@ static int is_within(appender_t *self, PyObject *queues, int slot, Py_ssize_t si
     return most && PyLong_CheckExact(most) && size <= PyLong_AsSsize_t(most);
 }
 
+/* Return what a text is mapped to in a dict, borrowed; NULL: nothing, perhaps with an exception. Most sends
+ * look up the text of the send before, the same object: that takes no look at the dict. */
+static PyObject *look_up(PyObject *dict, PyObject *text, lookup_t *last)
+{
+#if PY_VERSION_HEX < 0x030C0000 /* later the number of a dict's state is not for everyone to read */
+    uint64_t version = ((PyDictObject *)dict)->ma_version_tag;
+    if (text == last->text && version == last->version)
+        return last->value;
+    PyObject *value = PyDict_GetItemWithError(dict, text); /* texts: no code runs */
+    if (value) {
+        PyObject *before = last->text;
+        *last = (lookup_t){Py_NewRef(text), value, version};
+        Py_XDECREF(before); /* a text */
+    }
+    return value;
+#else
+    (void)last;
+    return PyDict_GetItemWithError(dict, text);
+#endif
+}
+
 /* Return the queues of a topic (borrowed) to which messages may be appended now; NULL: there are none. */
 static PyObject *open_queues(appender_t *self, PyObject *topic)
 {
-    PyObject *queues = PyDict_GetItemWithError(self->topics, topic);
+    PyObject *queues = look_up(self->topics, topic, &self->last_topic);
     if (!queues || self->closed || self->space <= 0 || self->places <= 0 ||
         !Py_IS_TYPE(queues, self->queues))
         return NULL;
@@ -336,7 +369,7 @@ static int make_plain(appender_t *self, PyObject *message, usual_key_t *key, fut
         !read_key(PyTuple_GET_ITEM(message, KEY), key))
         return 0;
     if (tag != Py_None) {
-        head = PyUnicode_CheckExact(tag) ? PyDict_GetItemWithError(self->tag_heads, tag) : NULL;
+        head = PyUnicode_CheckExact(tag) ? look_up(self->tag_heads, tag, &self->last_tag) : NULL;
         if (!head)
             return PyErr_Occurred() ? -1 : 0;
     }
@@ -425,15 +458,10 @@ static PyObject *appender_append(appender_t *self, PyObject *const *args, Py_ssi
 PyDoc_STRVAR(append_unheard_doc, "append_unheard(message, callbacks, timeout, /)\n--\n\n"
                                  "See vq.client.producer.intake.appender.Appender.append_unheard.");
 
-static PyObject *appender_append_unheard(appender_t *self, PyObject *const *args, Py_ssize_t count)
+/* Append a message with the callback of its topic, of a dict; return as ``append_one``. */
+static PyObject *append_unheard_one(appender_t *self, PyObject *message, PyObject *callbacks,
+                                    PyObject *timeout)
 {
-    if (check_count("append_unheard", count) < 0)
-        return NULL;
-    PyObject *message = args[0], *callbacks = args[1];
-    if (!PyDict_Check(callbacks)) {
-        PyErr_SetString(PyExc_TypeError, "callbacks are a dict, by topic");
-        return NULL;
-    }
     if (!Py_IS_TYPE(message, self->message) || PyTuple_GET_SIZE(message) < FIELDS_READ ||
         !PyUnicode_CheckExact(PyTuple_GET_ITEM(message, TOPIC)))
         Py_RETURN_NONE;
@@ -444,9 +472,19 @@ static PyObject *appender_append_unheard(appender_t *self, PyObject *const *args
         Py_RETURN_NONE; /* it is made when it is needed first */
     }
     Py_INCREF(callback); /* another thread may clear the dict meanwhile */
-    PyObject *future = append_one(self, message, callback, args[2]);
+    PyObject *future = append_one(self, message, callback, timeout);
     Py_DECREF(callback);
     return future;
+}
+
+static PyObject *appender_append_unheard(appender_t *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (check_count("append_unheard", count) < 0)
+        return NULL;
+    if (PyDict_Check(args[1]))
+        return append_unheard_one(self, args[0], args[1], args[2]);
+    PyErr_SetString(PyExc_TypeError, "callbacks are a dict, by topic");
+    return NULL;
 }
 
 /* Make the future of one of several messages to a topic, with a partition; see ``make_plain``. */
@@ -551,6 +589,8 @@ static PyObject *appender_use(appender_t *self, PyObject *args)
     self->places -= messages;
     Py_RETURN_NONE;
 }
+
+#include "_shortcut.h" /* methods that call what is above */
 
 /* The module ----------------------------------------------------------------------------------- */
 
@@ -684,7 +724,9 @@ static int add_types(PyObject *module)
     module_state_t *state = PyModule_GetState(module);
     if (add_type(module, &future_spec, "FutureFields", &state->future) < 0)
         return -1;
-    return add_type(module, &appender_spec, "Appender", NULL);
+    if (add_type(module, &appender_spec, "Appender", NULL) < 0)
+        return -1;
+    return add_type(module, &shortcut_spec, "Shortcut", NULL);
 }
 
 static int traverse_module(PyObject *module, visitproc visit, void *arg)

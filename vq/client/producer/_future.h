@@ -48,19 +48,67 @@ static int future_clear(future_t *self)
     return 0;
 }
 
+/* Most futures that wait for the memory of the next one: 0.9 MB of a process. */
+enum { SPARE_MAX = 8192 };
+static struct {
+    future_t *spare[SPARE_MAX];
+    int spares;
+} memory; /* used under the interpreter lock */
+
+static void future_dealloc(future_t *self);
+
+/* Whether the memory of a type's futures serves those of any other such type. */
+static int is_bare_type(PyTypeObject *type)
+{
+    return type->tp_dealloc == (destructor)future_dealloc;
+}
+
+/* Free the futures of a derived type by our own function, if it adds nothing: no fields, no code. */
+static void make_bare(PyTypeObject *type)
+{
+    if (type->tp_basicsize == (Py_ssize_t)sizeof(future_t) && !type->tp_itemsize &&
+        !type->tp_dictoffset && !type->tp_weaklistoffset && !type->tp_finalize && !type->tp_del)
+        type->tp_dealloc = (destructor)future_dealloc;
+}
+
+static void free_memory(future_t *freed)
+{
+    PyTypeObject *type = Py_TYPE(freed);
+    if (is_bare_type(type) && memory.spares < SPARE_MAX)
+        memory.spare[memory.spares++] = freed;
+    else
+        type->tp_free(freed);
+    Py_DECREF(type);
+}
+
+static int is_none(PyObject *held) { return !held || held == Py_None; }
+
+/* Free a future. Most have nothing from which a further one could be reached. */
 static void future_dealloc(future_t *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
+    if (!PyObject_GC_IsTracked((PyObject *)self) && is_none(self->callback) &&
+        is_none(self->waiters)) {
+        Py_XDECREF(self->content); /* bytes */
+        Py_XDECREF(self->head);    /* a tuple of an integer and bytes */
+        Py_XDECREF(self->outcome); /* a tuple of integers */
+        free_memory(self);
+        return;
+    }
     PyObject_GC_UnTrack(self);
+    Py_TRASHCAN_BEGIN(self, future_dealloc) /* futures that callbacks refer to: not too many calls deep */
     future_clear(self);
-    type->tp_free(self);
-    Py_DECREF(type);
+    free_memory(self);
+    Py_TRASHCAN_END
 }
 
 /* Return a future that the collector does not look at yet; all its fields are empty. */
 static future_t *make_future(PyTypeObject *type)
 {
-    PyObject *made = (PyObject *)PyObject_GC_New(future_t, type);
+    PyObject *made;
+    if (memory.spares && is_bare_type(type))
+        made = PyObject_Init((PyObject *)memory.spare[--memory.spares], type);
+    else
+        made = (PyObject *)PyObject_GC_New(future_t, type);
     if (made) /* a derived type has fields behind ours */
         memset((char *)made + sizeof(PyObject), 0, (size_t)type->tp_basicsize - sizeof(PyObject));
     return (future_t *)made;
@@ -212,8 +260,6 @@ static int future_compressed(future_t *future, PyObject *made)
     future->size = size_of(content, head);
     return 0;
 }
-
-static int is_none(PyObject *held) { return !held || held == Py_None; }
 
 /* Return the sum of the sizes of futures. */
 static PyObject *sum_sizes(PyTypeObject *base, PyObject *items)

@@ -8,7 +8,6 @@ first or the buffer is full. All ways to send use ``Interceptors.begin``.
 
 import asyncio
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 from vq.client.future import SendCallback, report
@@ -171,12 +170,7 @@ class Sending:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _type: object, exc: BaseException | None, _trace: object) -> None:
         if exc is not None:
             self.ended(None, outcome_of(exc))
 

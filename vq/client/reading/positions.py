@@ -7,8 +7,8 @@ there.
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from vq.bounds import check_whole
 from vq.client.config import StartPosition
-from vq.client.kinds import check_whole
 from vq.errors import InvalidArgument
 from vq.model import TopicPartition, check_name
 from vq.shown import shown

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from vq import limits
-from vq.client.kinds import check_whole
+from vq.bounds import check_whole
 from vq.errors import InvalidArgument
 from vq.model import Message, OffsetBounds, time_ms_of
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from vq.aio.factory import MessageFactory
+from vq.bounds import check_between
 from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig
 from vq.coordination.tree.reading import gather_all
@@ -69,8 +70,7 @@ async def browse_messages(
         UnknownTopic, UnknownPartition: There is none.
         InvalidArgument: A number is out of range, or an offset without a partition.
     """
-    if not 1 <= limit <= LIMIT_MAX:
-        raise InvalidArgument(f"limit = {limit} is outside [1, {LIMIT_MAX}] messages")
+    check_between("limit", limit, 1, LIMIT_MAX, "messages")
     if start is Start.OFFSET and partition is None:
         raise InvalidArgument("an offset is of one partition: name it")
     ends = await bounds(cluster, topic)

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from vq import limits
-from vq.errors import CoordinationError, InvalidArgument
+from vq.bounds import check_between
+from vq.errors import CoordinationError
 from vq.model import COMMON_POOL, GroupView
 
 _SHOWN_MAX: Final = 10  # groups or pools in one error
@@ -36,10 +37,7 @@ def allocate(
         InvalidArgument: ``partition_count`` is outside [1, 4096].
         CoordinationError: No group can be used; the message says why.
     """
-    if not 1 <= partition_count <= limits.PARTITIONS_PER_TOPIC_MAX:
-        raise InvalidArgument(
-            f"partition_count = {partition_count} is outside [1, {limits.PARTITIONS_PER_TOPIC_MAX}]"
-        )
+    check_between("partition_count", partition_count, 1, limits.PARTITIONS_PER_TOPIC_MAX)
     usable = [group for group in groups if _why_not(group, pool, min_insync) is None]
     if not usable:
         raise _no_group(groups, pool, min_insync)

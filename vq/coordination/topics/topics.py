@@ -20,6 +20,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
 
+from vq.bounds import check_between
 from vq.coordination.brokers.group_views import counted_groups
 from vq.coordination.brokers.open_counts import (
     COUNTS_PER_MULTI_MAX,
@@ -248,8 +249,7 @@ async def add_partitions(coordinator: Coordinator, name: str, count: int) -> Top
             or it is the journal of transactions.
     """
     check_may_grow(name)
-    if not 1 <= count <= STEP_PARTITIONS:
-        raise InvalidArgument(f"count = {count} is outside [1, {STEP_PARTITIONS}]")
+    check_between("count", count, 1, STEP_PARTITIONS)
     view = await describe_topic(coordinator, name)
     total, path = len(view.partitions) + count, TopicNode.path(name)
     was_lost = False

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
+from vq.bounds import check_within
 from vq.clock import Clock
 from vq.coordination.tree.coordinator import (
     CALLS_IN_FLIGHT_MAX,
@@ -43,8 +44,7 @@ class SessionBase:
     """
 
     def __init__(self, *, clock: Clock, session_timeout_s: float) -> None:
-        if not 0 < session_timeout_s <= 3600:
-            raise InvalidArgument(f"session_timeout_s = {session_timeout_s} is outside (0, 3600]")
+        check_within("session_timeout_s", session_timeout_s, 0, 3600, above=True)
         self._clock = clock
         self._session_timeout_s = session_timeout_s
         self._state = SessionState.CLOSED

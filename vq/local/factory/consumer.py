@@ -3,13 +3,13 @@
 import threading
 import time
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
 from vq import limits
+from vq.bounds import check_between
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.pulling_thread import check_one_thread
-from vq.client.kinds import check_between, check_function, check_takes_message
+from vq.client.kinds import check_function, check_takes_message
 from vq.coordination.tree.values.group_terms import OnBadRecord, OnFailure
 from vq.errors import InvalidArgument, InvalidState, LeaseLost, VqError
 from vq.local.factory.queues import LocalQueues
@@ -324,12 +324,7 @@ class LocalMessageConsumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _type: object, exc: BaseException | None, _trace: object) -> None:
         if exc is not None:
             self.put_down()
         self.close()

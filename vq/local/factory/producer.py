@@ -4,7 +4,6 @@ import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Final, NoReturn, Self
 
 from vq.client.config import ProducerConfig, WhenFull
@@ -247,12 +246,7 @@ class LocalMessageProducer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -19,8 +19,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from vq.backoff import Backoff
+from vq.bounds import check_between, check_within
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_whole
 from vq.coordination.leases import allocations
 from vq.coordination.leases.allocations import KnownOrder
 from vq.coordination.leases.leases import ALLOCATION, JobLease, LeaseNotHeld, read_holder
@@ -61,7 +61,6 @@ from vq.operations.allocation.runs import (
 from vq.operations.base.acts import audited
 from vq.operations.base.who import who
 from vq.operations.partitions.placements import carry_out, plan_moves
-from vq.shown import shown
 
 logger = get_logger(__name__)
 
@@ -152,14 +151,8 @@ async def apply_allocation(
             too large, or a bound is exceeded.
         CoordinationError: ZooKeeper does not answer; ``resume_allocation`` goes on.
     """
-    check_whole("at_a_time", at_a_time)
-    if not 1 <= at_a_time <= AT_A_TIME_MAX:
-        raise InvalidArgument(f"at_a_time = {at_a_time} is outside [1, {AT_A_TIME_MAX}]")
-    given: object = pause_s
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise InvalidArgument(f"pause_s = {shown(given)} is not a number of seconds")
-    if not 0 <= pause_s <= PAUSE_S_MAX:
-        raise InvalidArgument(f"pause_s = {pause_s} is outside [0, {PAUSE_S_MAX:g}]")
+    check_between("at_a_time", at_a_time, 1, AT_A_TIME_MAX)
+    check_within("pause_s", pause_s, 0, PAUSE_S_MAX)
     _check_plan(cluster, plan)
     async with _leased(cluster, wait_s=_LEASE_S) as lease:
         known = await allocations.read_order(cluster.coordinator, plan.id)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from vq import limits
+from vq.bounds import check_within
 from vq.client.cluster import ClusterClient
 from vq.coordination.topics.topics import list_topics
 from vq.coordination.tree.coordinator import Coordinator, Node, NotAllowed, Read, Unreadable
@@ -37,7 +38,6 @@ from vq.operations.allocation.facts import (
 from vq.operations.brokers.brokers import FAILED_STATES
 from vq.operations.cluster.bulk import NODES_IN_TURN, ask_master
 from vq.remoting.wire_pb2 import DiskStatus, PartitionStatus, StatusResponse
-from vq.shown import shown
 from vq.tasks import in_turns
 
 #: Bounds of the time between the two looks at positions, and what it is otherwise.
@@ -100,12 +100,7 @@ def check_window(window_s: float) -> None:
     Raises:
         InvalidArgument: It is no number, or out of bounds.
     """
-    given: object = window_s
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    if not is_number or not WINDOW_S_MIN <= window_s <= WINDOW_S_MAX:
-        raise InvalidArgument(
-            f"window_s = {shown(given)} is outside [{WINDOW_S_MIN:g}, {WINDOW_S_MAX:g}] s"
-        )
+    check_within("window_s", window_s, WINDOW_S_MIN, WINDOW_S_MAX)
 
 
 # Masters ----------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from vq import limits
+from vq.bounds import check_whole
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_whole
 from vq.client.reading.decode import decode_messages
 from vq.coordination.brokers import registry
 from vq.coordination.tree.reading import gather_all

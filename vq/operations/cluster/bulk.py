@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
 from vq import limits
+from vq.bounds import check_between
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_whole
 from vq.coordination.brokers import group_views
 from vq.coordination.groups import groups
 from vq.coordination.groups.groups import KnownMembers
@@ -260,12 +260,7 @@ async def read_placements(
 
 
 def _check_count(partitions: int) -> None:
-    check_whole("partitions", partitions)
-    if not 0 <= partitions <= limits.PARTITIONS_PER_TOPIC_MAX:
-        raise InvalidArgument(
-            f"partitions = {partitions} is outside [0, {limits.PARTITIONS_PER_TOPIC_MAX}], which a "
-            "topic may have"
-        )
+    check_between("partitions", partitions, 0, limits.PARTITIONS_PER_TOPIC_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -567,9 +562,7 @@ async def measure(
     Raises:
         InvalidArgument: ``at_once`` is out of bounds.
     """
-    check_whole("at_once", at_once)
-    if not 1 <= at_once <= AT_ONCE_MAX:
-        raise InvalidArgument(f"at_once = {at_once} is outside [1, {AT_ONCE_MAX}]")
+    check_between("at_once", at_once, 1, AT_ONCE_MAX)
     inspector = Inspector(cluster)
 
     async def one(wanted: MessageRange) -> MeasuredRange:

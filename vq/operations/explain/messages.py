@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from vq.bounds import check_between
 from vq.broker.journal.notes import NOTE_TAG
 from vq.broker.transactions.notes import PartPiece, decode_note
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_whole
 from vq.client.reading.partition_reader import PartitionReader, records_decoder
 from vq.coordination.groups.groups import UnknownGroup, known_reads
 from vq.coordination.topics import topics
@@ -89,9 +89,7 @@ async def explain_message(
         raise InvalidArgument("give the id of the message, or its partition and offset")
     for what, value in (("id", id), ("partition", partition), ("offset", offset)):
         if value is not None:
-            check_whole(what, value)
-            if not 0 <= value < _ID_END:
-                raise InvalidArgument(f"{what} = {value} is outside [0, 2**63)")
+            check_between(what, value, 0, _ID_END - 1)
     unknown: list[str] = []
     if id is not None:
         asked = str(id)

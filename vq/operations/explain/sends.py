@@ -7,8 +7,8 @@ import zlib
 from dataclasses import replace
 from typing import Final
 
+from vq.bounds import check_whole
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_whole
 from vq.client.producer.intake.stages import Heads
 from vq.client.producer.spread.partitioner import key_partition
 from vq.coordination.topics import topics

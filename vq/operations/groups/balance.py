@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from vq.bounds import check_whole
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_whole
 from vq.coordination.groups import claims, groups
 from vq.coordination.groups.groups import MemberView
 from vq.coordination.groups.rebalance import (

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
+from vq.bounds import check_whole
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_whole
 from vq.coordination.groups import groups
 from vq.coordination.groups.contract import check_own_topics
 from vq.coordination.topics import topics

@@ -5,8 +5,8 @@ Such a group is listed and has a lag as any other. Its readers share out the par
 
 from collections.abc import Mapping, Sequence
 
+from vq.bounds import check_whole
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_whole
 from vq.coordination.groups import groups
 from vq.coordination.groups.contract import check_own_topics
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup

@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from vq.bounds import check_whole
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_whole
 from vq.client.reading.partition_reader import PartitionReader
 from vq.coordination.groups import claims, groups
 from vq.coordination.groups.zookeeper_offsets import why_of_another

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from vq.bounds import check_within
 from vq.client.cluster import ClusterClient
 from vq.coordination.groups import groups
 from vq.coordination.groups.rebalance import STRATEGIES
@@ -248,8 +249,7 @@ async def roll_group(
         InvalidState: It takes members of two versions already.
         ResetUnknown: ZooKeeper went away; it is done or not.
     """
-    if not 0 < for_s <= ROLL_S_MAX:
-        raise InvalidArgument(f"for_s = {for_s} is outside (0, {ROLL_S_MAX:.0f}] seconds")
+    check_within("for_s", for_s, 0, ROLL_S_MAX, above=True)
     until_ms = cluster.clock.wall_ms() + int(for_s * 1000)
     common = given_terms(mode=mode, order=order, strategy=strategy)
 

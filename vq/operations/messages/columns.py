@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from vq import limits
+from vq.bounds import check_between, check_whole
 from vq.client.cluster import ClusterClient
 from vq.client.config import ReadFrom
-from vq.client.kinds import check_whole
 from vq.client.reading.chunk import Chunk, Rest
 from vq.client.reading.decode import ChunkDecoder, Decoder, RawDecoder
 from vq.client.reading.forward import ReadOptions
@@ -152,11 +152,7 @@ async def read_columns(
     """
     for what, number in (("partition", partition), ("start", start), ("end", end)):
         check_whole(what, number)
-    check_whole("max_bytes", max_bytes)
-    if not _FETCH_BYTES_MIN <= max_bytes <= limits.FETCH_BYTES_MAX:
-        raise InvalidArgument(
-            f"max_bytes = {max_bytes} is outside [{_FETCH_BYTES_MIN}, {limits.FETCH_BYTES_MAX}]"
-        )
+    check_between("max_bytes", max_bytes, _FETCH_BYTES_MIN, limits.FETCH_BYTES_MAX)
     if not 0 <= start <= end:
         raise InvalidArgument(f"[{start}, {end}) is not a range of offsets")
     end = min(end, max(start, selection.high))

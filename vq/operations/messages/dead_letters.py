@@ -9,8 +9,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, 
 from dataclasses import dataclass, field
 from typing import Final
 
+from vq.bounds import check_whole
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_text, check_whole
+from vq.client.kinds import check_text
 from vq.coordination.topics import topics
 from vq.coordination.tree.reading import TopicView
 from vq.errors import InvalidArgument, NotMaster, UnknownTopic, VqError

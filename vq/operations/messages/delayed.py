@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from vq.bounds import check_between
 from vq.broker.journal.notes import NOTE_TAG, Sent
 from vq.broker.timers.notes import Cancelled, decode_note
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_whole
 from vq.client.producer.send import cancelling
 from vq.client.reading.partition_reader import PartitionReader, records_decoder
 from vq.coordination.topics import topics
 from vq.coordination.tree.reading import gather_all
-from vq.errors import CorruptData, InvalidArgument, UnknownTopic, VqError
+from vq.errors import CorruptData, UnknownTopic, VqError
 from vq.model import Cancellation, Key, SendResult, TopicPartition, check_name, check_timeout
 from vq.reserved import DELAYED_TOPIC
 from vq.store.records.record import Record, read_delivery, read_properties
@@ -98,9 +98,7 @@ async def look_at_delayed(
 
     Arguments: see ``list_delayed``.
     """
-    check_whole("limit", limit)
-    if not 1 <= limit <= DELAYED_MESSAGES_MAX:
-        raise InvalidArgument(f"limit = {limit} is outside [1, {DELAYED_MESSAGES_MAX}]")
+    check_between("limit", limit, 1, DELAYED_MESSAGES_MAX)
     if topic is not None:
         check_name("topic", topic)
     try:

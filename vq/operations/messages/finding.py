@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from vq import limits
+from vq.bounds import check_between, check_whole
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_whole
 from vq.client.producer.intake.stages import Heads
 from vq.client.reading.decode import decode_messages
 from vq.client.reading.partition_reader import PartitionReader
@@ -135,9 +135,7 @@ async def find_messages(
             since_ms, until_ms = max(0, sent_ms - AROUND_MS), sent_ms + AROUND_MS
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
         raise InvalidArgument(f"since_ms = {since_ms} is not before until_ms = {until_ms}")
-    check_whole("limit", limit)
-    if not 1 <= limit <= COUNT_MAX:
-        raise InvalidArgument(f"limit = {limit} is outside [1, {COUNT_MAX}] messages")
+    check_between("limit", limit, 1, COUNT_MAX, "messages")
     if max_bytes is not None:
         check_whole("max_bytes", max_bytes)
         if max_bytes < 1:
@@ -174,9 +172,7 @@ def _question(id: int | None, key: Key | None, wanted: Filter) -> FindRequest:
     """
     request = FindRequest()
     if id is not None:
-        check_whole("id", id)
-        if not 0 < id <= _ID_MAX:
-            raise InvalidArgument(f"id = {id} is outside [1, 2**63)")
+        check_between("id", id, 1, _ID_MAX)
         request.message_id = id
     if key is not None:
         Heads().of_message(None, key, None)
@@ -201,9 +197,7 @@ async def _placements(
         check_whole("partition", number)
         topics.check_partition(view, number)
     for offset in offsets.values():
-        check_whole("offset", offset)
-        if not 0 <= offset <= limits.OFFSET_MAX:
-            raise InvalidArgument(f"offset {offset} is outside [0, 2**64)")
+        check_between("offset", offset, 0, limits.OFFSET_MAX)
     wanted = set(only) if only else set(offsets)
     if only and offsets and not set(offsets) <= wanted:
         raise InvalidArgument("an offset is given for a partition that is not to be searched")

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from vq.bounds import check_whole
 from vq.branches import FORMAT_ID, FoundBranch, found_in, prepared_in
 from vq.client.asking import ask_master
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_whole
 from vq.client.producer.spread.partitioner import key_partition
 from vq.errors import (
     BranchesLeft,

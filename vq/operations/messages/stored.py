@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from vq import limits
+from vq.bounds import check_between, check_whole
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_whole
 from vq.client.reading.decode import RawDecoder, decode_messages
 from vq.client.reading.forward import ONE_ANSWER, READ_BYTES
 from vq.client.reading.partition_reader import PartitionReader
@@ -93,14 +93,11 @@ async def read_range(
         OffsetOutOfRange, OffsetNotBoundary: No record starts there; ``details`` say where one
             does.
     """
-    for what, number in (("partition", partition), ("start", start), ("max_bytes", max_bytes)):
+    for what, number in (("partition", partition), ("start", start)):
         check_whole(what, number)
     if end is not None:
         check_whole("end", end)
-    if not 1 <= max_bytes <= limits.FETCH_BYTES_MAX:
-        raise InvalidArgument(
-            f"max_bytes = {max_bytes} is outside [1, {limits.FETCH_BYTES_MAX}] bytes"
-        )
+    check_between("max_bytes", max_bytes, 1, limits.FETCH_BYTES_MAX, "bytes")
     if not 0 <= start <= limits.OFFSET_MAX or (end is not None and end < start):
         raise InvalidArgument(f"[{start}, {end}) is not a range of offsets")
     reader = PartitionReader(cluster, TopicPartition(topic, partition))
@@ -137,9 +134,7 @@ async def boundaries_of(
     """
     for number, offset in wanted.items():
         check_whole("partition", number)
-        check_whole("offset", offset)
-        if not 0 <= offset <= limits.OFFSET_MAX:
-            raise InvalidArgument(f"offset {offset} is outside [0, {limits.OFFSET_MAX}]")
+        check_between("offset", offset, 0, limits.OFFSET_MAX)
     found = await gather_all(
         PartitionReader(cluster, TopicPartition(topic, number)).boundary(offset)
         for number, offset in wanted.items()
@@ -205,14 +200,9 @@ async def read_bytes(
         PartitionFailed: The medium does not deliver these bytes, or their archive is damaged.
         Busy: The place of their archive cannot be reached.
     """
-    for what, number in (("partition", partition), ("start", start), ("max_bytes", max_bytes)):
-        check_whole(what, number)
-    if not 1 <= max_bytes <= limits.FETCH_BYTES_MAX:
-        raise InvalidArgument(
-            f"max_bytes = {max_bytes} is outside [1, {limits.FETCH_BYTES_MAX}] bytes"
-        )
-    if not 0 <= start <= limits.OFFSET_MAX:
-        raise InvalidArgument(f"offset {start} is outside [0, 2**64)")
+    check_whole("partition", partition)
+    check_between("max_bytes", max_bytes, 1, limits.FETCH_BYTES_MAX, "bytes")
+    check_between("start", start, 0, limits.OFFSET_MAX)
     request = GetRequest(offset=start, max_bytes=max_bytes)
     if node is None:
         answer, body = await PartitionReader(cluster, TopicPartition(topic, partition)).get(request)

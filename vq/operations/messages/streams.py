@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from vq import limits
+from vq.bounds import check_between
 from vq.client.cluster import ClusterClient
 from vq.client.reading.decode import Decoder
 from vq.client.reading.forward import BEHIND_S, ReadOptions
@@ -62,8 +63,8 @@ class Begin:
             raise InvalidArgument("give one of latest, since_ms, offset and last")
         if self.since_ms is not None:
             check_time("since_ms", self.since_ms)
-        if self.last is not None and not 1 <= self.last <= COUNT_MAX:
-            raise InvalidArgument(f"last = {self.last} is outside [1, {COUNT_MAX}]")
+        if self.last is not None:
+            check_between("last", self.last, 1, COUNT_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

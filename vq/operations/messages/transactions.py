@@ -8,9 +8,9 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
+from vq.bounds import check_between, check_whole
 from vq.client.asking import ask_for_body, ask_master
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_whole
 from vq.client.producer.transaction.waiting import waiting_messages
 from vq.coordination.tree.reading import gather_all
 from vq.errors import (
@@ -229,9 +229,7 @@ async def describe_transaction(cluster: ClusterClient, number: int) -> Transacti
         TransactionRefused: No journal tells of it: it was never begun, or it ended long ago.
         VqError: The master of a partition of the journal does not answer, and it may be there.
     """
-    check_whole("number", number)
-    if not 1 <= number <= _NUMBER_MAX:
-        raise InvalidArgument(f"number = {number} is outside [1, {_NUMBER_MAX}]")
+    check_between("number", number, 1, _NUMBER_MAX)
     journals = await _journals(cluster)
     silent: VqError | None = None
     for told, error in await gather_all(

@@ -12,8 +12,8 @@ from typing import Final
 
 from vq import limits
 from vq.backoff import Backoff
+from vq.bounds import check_between
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_whole
 from vq.client.puts import put_batch
 from vq.client.reading.decode import decode_messages
 from vq.coordination.leases import writes
@@ -21,7 +21,6 @@ from vq.coordination.leases.writes import WriteTopic
 from vq.coordination.tree.reading import gather_all
 from vq.errors import (
     CorruptData,
-    InvalidArgument,
     NotMaster,
     Unreachable,
 )
@@ -123,9 +122,7 @@ async def begin_attempt(cluster: ClusterClient, write: str, batch: int, task: in
         InvalidState: A later batch has begun, or the write is not there.
     """
     for what, number, most in (("batch", batch, _BATCH_MAX), ("task", task, _TASK_MAX)):
-        check_whole(what, number)
-        if not 0 <= number <= most:
-            raise InvalidArgument(f"{what} = {number} is outside [0, {most}]")
+        check_between(what, number, 0, most)
     coordinator = cluster.coordinator
     found = await writes.attempt(
         coordinator, write, batch, task, lambda: cluster.rng.getrandbits(63) | 1

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from vq.bounds import check_between, check_whole
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_whole
 from vq.coordination.topics import topics
 from vq.coordination.tree.coordinator import Unreadable
 from vq.coordination.tree.reading import gather_all
@@ -160,9 +160,7 @@ def check_time(what: str, time_ms: int) -> None:
     Raises:
         InvalidArgument: It is none.
     """
-    check_whole(what, time_ms)
-    if not 0 <= time_ms <= _TIME_MS_MAX:
-        raise InvalidArgument(f"{what} = {time_ms} is outside [0, {_TIME_MS_MAX}] ms since 1970")
+    check_between(what, time_ms, 0, _TIME_MS_MAX, "ms since 1970")
 
 
 def no_answer(partition: TopicPartition) -> NotMaster:

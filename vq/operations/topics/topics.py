@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from vq.bounds import check_whole
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_whole, given_settings, settings_of
+from vq.client.kinds import given_settings, settings_of
 from vq.coordination.topics import summaries, topics
 from vq.coordination.topics.cluster_settings import read_settings
 from vq.coordination.topics.reserved_topics import check_as_safe

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vq import limits
+from vq.bounds import check_between
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.by_mode import check_listener_for
 from vq.client.consumer.deliver.delivery import Executor
 from vq.client.consumer.deliver.giving_up import Called
-from vq.client.kinds import check_whole
 from vq.errors import InvalidArgument
 from vq.message_filter import ALL, Filter, Wanting
 from vq.model import check_name
@@ -66,9 +66,7 @@ class Subscriptions:
                     f"{name!r} and {other!r}, which is subscribed already, may be the same topic, "
                     "and each topic has one listener and one filter; make one subscription of them"
                 )
-        check_whole("length", length)
-        if not 1 <= length <= limits.FETCH_BYTES_MAX:
-            raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
+        check_between("length", length, 1, limits.FETCH_BYTES_MAX, "bytes")
         check_listener_for(self._config, called.listener)
         wanted = Filter.of(message_filter)
         self._by_name[name] = Subscription(name, length, wanted, executor, called)

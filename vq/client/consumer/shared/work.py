@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from vq import limits
 from vq.backoff import Draws
+from vq.bounds import check_within
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import Retry, TriedMessage
 from vq.client.consumer.shared.failed import FailedDeliveries, is_spent
@@ -25,9 +26,8 @@ from vq.client.consumer.shared.handles import MessageHandle, SettleKind
 from vq.client.consumer.shared.receiver import SharedReceiver
 from vq.client.consumer.shared.sources import HeldMessage
 from vq.client.copies import MessageCopies, origin_of
-from vq.client.kinds import check_number
 from vq.clock import Clock
-from vq.errors import InvalidArgument, LeaseLost
+from vq.errors import LeaseLost
 from vq.log_lines import get_logger
 from vq.model import Message
 from vq.tasks import begin_task, cancellation_of
@@ -93,9 +93,7 @@ class SharedMessage(TriedMessage):
 
 
 def _checked_ms(name: str, seconds: float, least: float, most: float) -> int:
-    check_number(name, seconds)
-    if not least <= seconds <= most:  # NaN is not, either
-        raise InvalidArgument(f"{name} = {seconds} is outside [{least:g}, {most:g}] seconds")
+    check_within(name, seconds, least, most)
     return round(seconds * 1_000)
 
 

@@ -9,7 +9,6 @@ appended and failed: the application could not stop the call in between.
 """
 
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any, Self
 
 from vq.client.config import ProducerConfig
@@ -273,12 +272,7 @@ class BatchSend:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _type: object, exc: BaseException | None, _trace: object) -> None:
         """Tell interceptors of messages that an interrupted call has prepared and not appended."""
         if exc is None:
             return

@@ -1,9 +1,9 @@
 """Has a delayed message delivered to nobody: asks the master of the partition where it waits."""
 
 from vq import limits
+from vq.bounds import check_whole
 from vq.client.asking import ask_master
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_whole
 from vq.errors import InvalidArgument, InvalidRequest, OutcomeUnknown
 from vq.model import Cancellation, SendResult, TopicPartition
 from vq.remoting.format import Command

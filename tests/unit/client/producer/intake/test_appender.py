@@ -1,5 +1,6 @@
 """Both appenders take and leave the same, and count every byte."""
 
+import functools
 import gc
 import itertools
 import math
@@ -23,7 +24,7 @@ from vq.client.producer.intake.stages import Stages
 from vq.client.producer.queue.topic_queues import TopicQueues
 from vq.clock import SystemClock
 from vq.limits import TIMEOUT_S_MAX
-from vq.model import Message, TopicSettings
+from vq.model import Message, SendResult, TopicSettings
 from vq.testing.waiting import WAIT_S, block_until
 
 SPACE = 10_000
@@ -554,6 +555,94 @@ def test_nothing_is_lost_when_a_topic_goes(bench: Bench, round_: int) -> None:
 
 
 # The compiled type ------------------------------------------------------------------------------
+def test_topics_are_looked_up_as_they_are_now(bench: Bench) -> None:
+    """Also if each message has the same topic as the one before, as the same object or another."""
+    same = Message("t", b"x")
+    former = bench.queues
+    for _ in range(2):
+        assert bench.append(same) is not None
+    del bench.appender.topics["t"]
+    assert bench.append(same) is None
+    bench.appender.topics["t"] = latter = queues_of()
+    bench.appender.topics["other"] = other = queues_of()
+    for topic in ("t", "other", "".join("t"), "t"):
+        assert bench.append(Message(topic, b"x")) is not None
+    assert [len(each.appended) for each in (former, latter, other)] == [2, 3, 1]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_tags_are_looked_up_as_they_are_now(make: Callable[..., Appender]) -> None:
+    heads: dict[str, Any] = {"a": TAG_HEAD}
+    lock = threading.Lock()
+    appender = make(lock, lambda: 1_000.0, 60.0, lambda: None, heads, SPACE, PLACES)
+    appender.topics["t"] = queues_of()
+    tagged, found = Message("t", b"x", "a"), []
+    for head in (TAG_HEAD, (1, b"\0\0\0\1b"), None):
+        heads["a"] = head
+        if head is None:
+            del heads["a"]
+        for _ in range(2):
+            future = appender.append(tagged, None, None)
+            found.append(future and future.head)
+    assert found == [TAG_HEAD] * 2 + [(1, b"\0\0\0\1b")] * 2 + [None] * 2
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_the_memory_of_a_future_serves_others_of_its_kind_and_of_other_kinds(
+    make: Callable[..., Appender],
+) -> None:
+    """More of them than memory is kept for; one with fields of its own keeps its memory."""
+
+    class Noted(SendFuture):
+        note: str  # in a dict
+
+    class Slotted(SendFuture):
+        __slots__ = ("__weakref__", "note")
+
+    lock = threading.Lock()
+    appenders = {}
+    for kind in (SendFuture, LoopSendFuture, Noted, Slotted):
+        appenders[kind] = make(lock, lambda: 1_000.0, 60.0, lambda: None, {}, 1 << 40, PLACES, kind)
+        appenders[kind].topics["t"] = queues_of()
+    message = Message("t", b"x")
+    for _ in range(2):
+        for kind, taking in appenders.items():
+            futures = [taking.append(message, print, None) for _ in range(8_300)]
+            for future in futures[:100]:
+                assert future is not None
+                assert type(future) is kind
+                assert fields(future) == fields(
+                    SendFuture(b"x", None, print, 1_060.0, appended_at=1_000.0)
+                )
+                if kind in (Noted, Slotted):
+                    assert not hasattr(future, "note")
+                    future.note = "mine"  # type: ignore[attr-defined]
+                future.succeed(SendResult(0, 1, 2))
+            taking.topics["t"].appended.clear()
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_futures_that_callbacks_refer_to_are_freed_however_many(
+    make: Callable[..., Appender],
+) -> None:
+    """They hang on each other, 50,000 deep."""
+    lock = threading.Lock()
+    appender = make(lock, lambda: 1_000.0, 60.0, lambda: None, {}, 1 << 40, PLACES)
+    appender.topics["t"] = queues_of()
+    last: Any = None
+
+    def callback(_: object, result: object, error: object) -> None:
+        pass
+
+    for _ in range(50_000):
+        ends = functools.partial(callback, last)
+        last = appender.append(Message("t", b"x"), ends, None)
+        appender.topics["t"].appended.clear()
+    ended = weakref.ref(ends)
+    del ends, last
+    assert ended() is None
+
+
 @needs_compiled
 def test_an_appender_that_is_part_of_a_cycle_is_collected() -> None:
     """A producer holds its appender, which holds the producer's method that wakes the loop."""

@@ -1,0 +1,51 @@
+"""Shortcuts: methods of a producer that take plain messages without a frame of Python.
+
+An application calls ``send_async`` once per message. As a function of Python it costs as much as a
+half of what it does: a frame, and the arguments once more for ``Appender.append``. Where the loops
+are compiled, the class has a *shortcut* in its place (``_shortcut.h``): it reads the arguments,
+appends a plain message by itself, and calls the function for everything else. To everyone who looks
+at it, it is that function: signature, documentation, ``inspect.isfunction``. It may be overridden.
+
+The function is the reference, and it runs if nothing was compiled.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+from vq.client.future import SendCallback, SendFuture, accumulator
+from vq.client.kinds import NOT_PLAIN
+from vq.model import Message
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class PlainSends:
+    """What a shortcut reads of a producer.
+
+    Attributes:
+        _append: Takes a plain message; only ``Appender.append`` is called by a shortcut itself.
+        _checked: A callback that ``check_callback`` has let through.
+        _unheard: The callbacks of one-way messages, by topic; see ``Appender.append_unheard``.
+            Set with the first one-way message.
+    """
+
+    __slots__ = ("_append", "_checked", "_unheard")
+    _append: Callable[[Message, SendCallback | None, float | None], SendFuture | None]
+    _checked: SendCallback | None
+    _unheard: dict[str, SendCallback]
+
+
+def send_async_shortcut(method: F) -> F:
+    """Return the shortcut of a ``send_async``; it calls ``_send`` if the message is not plain."""
+    return _shortcut(method, "_send", is_oneway=False)
+
+
+def send_oneway_shortcut(method: F) -> F:
+    """Return the shortcut of a ``send_oneway``; it calls ``_send_unheard`` if it is not plain."""
+    return _shortcut(method, "_send_unheard", is_oneway=True)
+
+
+def _shortcut(method: F, rest: str, *, is_oneway: bool) -> F:
+    if accumulator is None:
+        return method
+    return cast("F", accumulator.Shortcut(method, PlainSends, rest, NOT_PLAIN, is_oneway))
