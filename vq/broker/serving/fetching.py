@@ -557,14 +557,13 @@ class ServedSession:
                 self._fetches.scan(self, next(iter(self._scans)))
         while self._ready and not lacks_step and not answer.is_full(waiting.max_bytes):
             fetched = next(iter(self._ready))
-            needs_step = (
-                fetched.unchecked
-                if fetched.failure is None
-                else answer.errors % ERRORS_PER_STEP == ERRORS_PER_STEP - 1
-            )
+            needs_step = fetched.failure is None and fetched.unchecked
             lacks_step = needs_step and not turns.take_step()
+            errors = answer.errors
             if lacks_step or not self._read(fetched, waiting.max_bytes - answer.size):
                 break
+            if answer.errors > errors and answer.errors % ERRORS_PER_STEP == 0:
+                lacks_step = not turns.take_step()
         is_far = answer.results and answer.scans >= SCANS_PER_ANSWER
         scans_on = self._scans and not is_far and (turn_is_used or self._scans_on(waiting))
         if (scans_on or lacks_step) and not answer.is_full(waiting.max_bytes):
