@@ -26,10 +26,10 @@ from vq.broker.base.session import Session, is_own_fault
 from vq.broker.connections.metered_connection import Meters
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import ColdRead, Tries
-from vq.broker.partition.context import Context, LaterCall
+from vq.broker.partition.context import Context
 from vq.broker.security.authority import Authority
 from vq.broker.serving.directory import Directory, known, look_up
-from vq.broker.serving.fetch_answer import FetchAnswer, FetchWait
+from vq.broker.serving.fetch_answer import FetchAnswer, FetchTimer, FetchWait
 from vq.broker.serving.fetch_turns import FetchTurns
 from vq.broker.serving.fetched_partition import FetchedPartition
 from vq.broker.serving.reach import COPY_READERS, READERS, CopyReach, Reach
@@ -54,8 +54,6 @@ SCANS_PER_ANSWER: Final = 8
 NAMED_AT_ONCE: Final = 64
 #: ... and of a request that names more, so many in a step, each; see ``FetchTurns``.
 NAMED_PER_STEP: Final = 4
-#: A request may be answered so much before its time is up.
-TIMER_S: Final = 0.002
 #: So many errors are told of in a step.
 ERRORS_PER_STEP: Final = 16
 
@@ -247,7 +245,6 @@ class ServedSession:
         "_progress_since",
         "_progressed",
         "_ready",
-        "_rings_at",
         "_scans",
         "_session",
         "_timer",
@@ -281,8 +278,7 @@ class ServedSession:
         # The request that waits, the partitions that it names and that nobody has looked at yet,
         self._waiting: FetchWait | None = None
         self._unasked: deque[wire.FetchPartition] = deque()
-        self._timer: LaterCall | None = None
-        self._rings_at = 0.0
+        self._timer = FetchTimer(fetches.context, self._ring)
         self._due: Due | None = None
         # It goes on in a later turn: once, however many requests come meanwhile.
         self._needs_turn = False
@@ -344,29 +340,11 @@ class ServedSession:
                 return
         else:
             self._due = None
-        if waiting.until < self._rings_at or self._timer is None:
-            self._set_timer(waiting)
-
-    def _set_timer(self, waiting: FetchWait) -> None:
-        """Be told when the time of a request is up.
-
-        One timer is set for many requests: each is answered long before its time, as a rule.
-        """
-        context = self._fetches.context
-        if self._timer is not None:
-            self._timer.cancel()
-        self._rings_at = waiting.until
-        left_s = waiting.until - context.clock.monotonic()
-        self._timer = context.call_later(left_s, self._ring)
+        self._timer.set(waiting.until)
 
     def _ring(self) -> None:
-        self._timer = None
         waiting = self._waiting
-        if waiting is None or waiting.timed_out:
-            return
-        if waiting.until - self._rings_at > TIMER_S:
-            self._set_timer(waiting)
-        else:
+        if waiting is not None and not waiting.timed_out and self._timer.ends(waiting.until):
             self._expire(waiting)
 
     def _ask_on(self) -> bool:
@@ -487,9 +465,7 @@ class ServedSession:
         del self._session.waiting[self]
         self._unasked.clear()
         self._waiting = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.stop()
         self._fetches.turns.remove(self)
         for handle in list(self.partitions):
             self._remove(handle)
