@@ -12,7 +12,7 @@ for so long, for all who use the connection. Their time-outs go on meanwhile.
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, cast
 
@@ -34,6 +34,7 @@ from vq.remoting.frames import Buffer, Frame
 from vq.remoting.login import ANONYMOUS_LOGIN, Login
 from vq.remoting.membership import Exchange, Principal, Side, is_proof, proof
 from vq.remoting.messages import delay_of
+from vq.remoting.receiving import FrameProtocol
 from vq.remoting.transport import Network, tune
 from vq.security.scram import ScramKeys
 from vq.security.tls import closed_early, why_no_tls
@@ -61,7 +62,7 @@ def log_raised(what: str, error: BaseException) -> None:
     logger.error("callback raised", callback=what, exc_info=error)
 
 
-class BrokerConnection(asyncio.Protocol):
+class BrokerConnection(FrameProtocol):
     """A connection after HELLO and what follows it. Loop-bound; ``connect`` makes it.
 
     Attributes:
@@ -89,6 +90,7 @@ class BrokerConnection(asyncio.Protocol):
         self._on_close = on_close
         self._login = login
         self._state = ClientConnection(login)
+        self.parser = self._state.parser
         self._out: list[Buffer] = []
         self._answering = False  # callbacks of replies are called
         self._afterwards: list[Callable[[], None]] = []
@@ -99,7 +101,7 @@ class BrokerConnection(asyncio.Protocol):
         self._is_paced: bool | None = None
         self._transport: asyncio.Transport | None = None
 
-    # asyncio.Protocol -------------------------------------------------------------------------
+    # FrameProtocol ----------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send HELLO; called by the transport."""
         self._transport = cast("asyncio.Transport", transport)
@@ -110,9 +112,16 @@ class BrokerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass each whole reply to the callback of its request; then send what these asked for."""
+        self._take(self._state.receive_data(data))
+
+    def room_filled(self, size: int) -> None:
+        """See ``FrameProtocol``."""
+        self._take(self._state.room_filled(size))
+
+    def _take(self, events: Iterable[Opened | Challenged | Reply | Closing]) -> None:
         self._answering = True
         try:
-            for event in self._state.receive_data(data):
+            for event in events:
                 if isinstance(event, Reply):
                     self._note_quota(event.frame)
                     if event.context is not None:
