@@ -216,7 +216,7 @@ class FetchedPartition:
     def wake(self) -> None:
         """See ``parked.Woken``. Whoever answers looks; a filter would take a step of a turn."""
         self.unpark()
-        if self.wanted:
+        if self.wanted or self.channel is None:
             self.look()
         else:
             self.session.ready(self)
