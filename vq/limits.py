@@ -70,6 +70,8 @@ ARCHIVES_MAX: Final = 8
 OFFSET_MAX: Final = (1 << 64) - 1
 #: Largest answer to one GET; leaves space for the frame around it.
 FETCH_BYTES_MAX: Final = 8 * MIB
+#: What an answer takes beside its bytes of what a partition was asked for with.
+FETCH_ANSWER_BYTES: Final = 512
 
 # Producers ------------------------------------------------------------------------------------
 #: Batches of one producer that the log remembers per partition, hence also the largest window:

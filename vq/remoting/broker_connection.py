@@ -29,7 +29,7 @@ from vq.remoting.connection import (
     Opened,
     Reply,
 )
-from vq.remoting.format import COMMANDS, Command, Header
+from vq.remoting.format import COMMANDS, FLAG_DELAY, Command, Header
 from vq.remoting.frames import Buffer, Frame
 from vq.remoting.login import ANONYMOUS_LOGIN, Login
 from vq.remoting.membership import Exchange, Principal, Side, is_proof, proof
@@ -106,7 +106,7 @@ class BrokerConnection(asyncio.Protocol):
         try:
             for event in self._state.receive_data(data):
                 if isinstance(event, Reply):
-                    if event.frame.flags or event.frame.status:
+                    if event.frame.flags & FLAG_DELAY or event.frame.status:
                         self._obey(delay_of(event.frame))
                     if event.context is not None:
                         self._call_back(event.context, event.frame)

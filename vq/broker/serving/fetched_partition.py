@@ -54,6 +54,7 @@ class FetchedPartition:
         min_bytes: It waits for so many.
         told_deleted: Before which offset a copy was told to delete, see ``Reach.deleted``.
         topic: Of the partition, as the client asked for it.
+        max_bytes: So many are told of it before it is asked for again.
         revoked: The client may not read it any more; told when it asks again, or waits.
         tries: How often bytes were fetched for it that were not in memory when they should be.
         warm: The bytes from this offset on were brought into memory; -1: none were.
@@ -62,6 +63,7 @@ class FetchedPartition:
     """
 
     __slots__ = (
+        "_asked_bytes",
         "_log",
         "_parked_in",
         "at_once",
@@ -108,12 +110,27 @@ class FetchedPartition:
         self.offset = self.position = item.offset
         self.warm = -1
         self.tries = Tries()
-        self.max_bytes = min(item.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
+        most = min(item.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
+        self.max_bytes = self._asked_bytes = most
         self.epoch = item.epoch
         self.validate = item.validate
         self.last_epoch = item.last_epoch
         self.at_once = item.at_once
         self.watch_above = item.watch_above
+
+    def may_go_on(self, size: int) -> bool:
+        """Whether so many bytes were told of it, and it is worth asking for the next ones.
+
+        Half of what it was asked for with is left. What a filter or an error needs is asked anew.
+        """
+        left = self.max_bytes - size - limits.FETCH_ANSWER_BYTES
+        return 2 * left >= self._asked_bytes and not (self.wanted or self.at_once)
+
+    def go_on(self, offset: int, size: int) -> None:
+        """Be asked for the next bytes, with what is left."""
+        self.offset = self.position = offset
+        self.max_bytes -= size + limits.FETCH_ANSWER_BYTES
+        self.look()
 
     def found(self, channel: Channel | VqError) -> None:
         """Go on once the look-up has ended."""
