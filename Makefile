@@ -131,5 +131,5 @@ setup:
 clean:
 	rm -rf .venv .cache .demo .test-artifacts .pytest_cache .mypy_cache .ruff_cache \
 	  .import_linter_cache .hypothesis build dist
-	rm -f vq/_message.*.so vq/store/records/_codec.*.so vq/store/records/_columns.*.so vq/store/commit/_handover.*.so vq/client/producer/_accumulator.*.so vq/client/consumer/deliver/_asking.*.so vq/client/consumer/deliver/_bulk.*.so
+	rm -f vq/_message.*.so vq/remoting/_room.*.so vq/store/records/_codec.*.so vq/store/records/_columns.*.so vq/store/commit/_handover.*.so vq/client/producer/_accumulator.*.so vq/client/consumer/deliver/_asking.*.so vq/client/consumer/deliver/_bulk.*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

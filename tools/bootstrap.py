@@ -51,6 +51,7 @@ INSTALLED_FROM = (
     os.path.join("vq", "client", "consumer", "deliver", "_asking.c"),
     os.path.join("vq", "client", "consumer", "deliver", "_bulk.c"),
     os.path.join("vq", "store", "commit", "_handover.c"),
+    os.path.join("vq", "remoting", "_room.c"),
     os.path.join("vq", "client", "producer", "_accumulator.c"),
     os.path.join("vq", "client", "producer", "_future.h"),
     os.path.join("vq", "client", "producer", "_head.h"),

@@ -28,6 +28,7 @@ SOURCES = (
     Path("vq", "client", "consumer", "deliver", "_asking.c"),
     Path("vq", "client", "consumer", "deliver", "_bulk.c"),
     Path("vq", "client", "producer", "_accumulator.c"),
+    Path("vq", "remoting", "_room.c"),
     Path("vq", "store", "commit", "_handover.c"),
     Path("vq", "store", "records", "_codec.c"),
     Path("vq", "store", "records", "_columns.c"),

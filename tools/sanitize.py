@@ -29,6 +29,8 @@ SUITES = (
     "tests/unit/client/test_future.py",
     "tests/unit/test_message.py",
     "tests/unit/client/consumer/deliver",
+    "tests/unit/remoting/test_frames.py",
+    "tests/unit/remoting/test_room.py",
     "tests/property/test_store_codecs.py",
 )
 FLAGS = (

@@ -15,8 +15,6 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Latch", "LoopWork"]
-
 T = TypeVar("T")
 #: A wait looks so often whether a signal came just before it, or to another thread.
 SIGNALS_S = 1.0

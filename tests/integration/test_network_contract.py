@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TypeVar, cast
 
 import pytest
 import trustme
@@ -17,12 +17,15 @@ from support.certificates import write_tls
 
 from vq.errors import AddressUnavailable, Unreachable
 from vq.model import Address
+from vq.remoting.frames import Frame, FrameParser, encode_frame
 from vq.remoting.memory import MemoryNetwork
+from vq.remoting.receiving import FrameProtocol
 from vq.remoting.transport import Network, TcpNetwork, nobody_listens, tune
 from vq.security.tls import TlsContexts
 from vq.testing.waiting import WAIT_S
 
 HERE = Address("127.0.0.1", 0)
+E = TypeVar("E", bound="End | FrameEnd")
 
 
 @pytest.fixture(scope="module")
@@ -98,17 +101,54 @@ class End(asyncio.Protocol):
         self._changed.set()
 
 
-@asynccontextmanager
-async def pair(network: Network) -> AsyncIterator[tuple[End, End]]:
-    """A client's end and a server's end of one connection."""
-    ends: list[End] = []
+class FrameEnd(FrameProtocol):
+    """One that cuts frames, and reads no more for a moment behind each large one."""
 
-    def serve() -> End:
-        ends.append(End())
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.lost = False
+        self.bodies: list[bytes] = []
+        self.in_rooms = 0
+        self.parser = FrameParser()
+        self._changed = asyncio.Event()
+
+    transport: asyncio.Transport
+    until, _note = End.until, End._note
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self._note("made")
+
+    def data_received(self, data: bytes) -> None:
+        self._take(self.parser.feed(data))
+
+    def room_filled(self, size: int) -> None:
+        self.in_rooms += size
+        self._take(self.parser.filled(size))
+
+    def _take(self, frames: list[Frame]) -> None:
+        self.bodies += [each.body for each in frames]
+        if any(len(each.body) > 100_000 for each in frames):
+            self.transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self.transport.resume_reading)
+        self._note("data")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        self._note("lost")
+
+
+@asynccontextmanager
+async def pair(network: Network, kind: type[E] = End) -> AsyncIterator[tuple[E, E]]:
+    """A client's end and a server's end of one connection."""
+    ends: list[E] = []
+
+    def serve() -> E:
+        ends.append(kind())
         return ends[-1]
 
     listener = await network.listen(HERE, serve)
-    _, client = await network.connect(listener.address, End)
+    _, client = await network.connect(listener.address, kind)
     listener.close()
     try:
         async with asyncio.timeout(WAIT_S):
@@ -188,6 +228,20 @@ async def test_bytes_arrive_once_and_in_order(network: Network) -> None:
         assert server.received == b"".join(there)
         assert client.received == b"".join(back)
         assert all(type(chunk) is bytes for chunk in server.chunks)
+
+
+async def test_large_bodies_arrive_among_small_ones(network: Network) -> None:
+    """In their rooms where a transport writes there, with a pause behind each; every byte once."""
+    sizes = (0, 10, 70_000, 5, 1_000_000, 262_144, 1, 300_000, 0)
+    bodies = [(bytes(range(251)) * (size // 251 + 1))[:size] for size in sizes]
+    async with pair(network, FrameEnd) as (client, server):
+        for at, body in enumerate(bodies):
+            head = encode_frame(10, 0, at, 0, b"head", len(body))
+            client.transport.writelines([head, body])
+        await server.until(lambda: len(server.bodies) == len(bodies))
+        assert server.bodies == bodies
+        encrypted = server.transport.get_extra_info("sslcontext") is not None
+        assert (server.in_rooms > 0) is not encrypted
 
 
 async def test_a_buffer_may_be_changed_after_it_was_written(network: Network) -> None:

@@ -27,6 +27,7 @@ class RawClient:
         hello: Say HELLO at once.
         timeout_s: No call waits longer for a byte.
         context: Of TLS; None: plain TCP.
+        source: The address that it connects from; "": the system's choice.
     """
 
     def __init__(
@@ -36,8 +37,11 @@ class RawClient:
         hello: bool = True,
         timeout_s: float = PROCESSES_WAIT_S,
         context: ssl.SSLContext | None = None,
+        source: str = "",
     ) -> None:
-        self.sock = socket.create_connection(address, timeout=timeout_s)
+        self.sock = socket.create_connection(
+            address, timeout=timeout_s, source_address=(source, 0) if source else None
+        )
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context is not None:
             self.sock = context.wrap_socket(self.sock, server_hostname=address[0])

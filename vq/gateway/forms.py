@@ -12,7 +12,7 @@ import math
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from vq import limits
 from vq.client.config import StartPosition
@@ -30,7 +30,7 @@ from vq.gateway.problems import BodyRefused
 from vq.message_filter import Wanting, Where
 from vq.model import Key, Message, SendResult, TopicPartition, time_ms_of
 
-T = TypeVar("T")
+FormT = TypeVar("FormT", bound=BaseModel)
 NAME: Final = r"^[A-Za-z0-9._-]+$"
 BASE64: Final = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 PATTERN: Final = r"^[A-Za-z0-9._*?-]+$"
@@ -543,57 +543,7 @@ def positions_behind(messages: list[Message]) -> list[dict[str, Any]]:
 
 
 # Reading -----------------------------------------------------------------------------------------
-_BATCH: Final = TypeAdapter(BatchForm)
-_MESSAGE: Final = TypeAdapter(MessageForm)
-_CONSUMER: Final = TypeAdapter(ConsumerForm)
-_COMMIT: Final = TypeAdapter(CommitForm)
-_SHARED_RECEIVE: Final = TypeAdapter(SharedReceiveForm)
-_HANDLES: Final = TypeAdapter(HandlesForm)
-_NACK: Final = TypeAdapter(NackForm)
-_EXTEND: Final = TypeAdapter(ExtendForm)
-
-
-def read_batch(body: bytes) -> BatchForm:
-    """Return what a body says; see ``_read``."""
-    return _read(_BATCH, body)
-
-
-def read_message(body: bytes) -> MessageForm:
-    """Return what a body says; see ``_read``."""
-    return _read(_MESSAGE, body)
-
-
-def read_consumer(body: bytes) -> ConsumerForm:
-    """Return what a body says; see ``_read``."""
-    return _read(_CONSUMER, body)
-
-
-def read_commit(body: bytes) -> CommitForm:
-    """Return what a body says; see ``_read``."""
-    return _read(_COMMIT, body)
-
-
-def read_shared_receive(body: bytes) -> SharedReceiveForm:
-    """Return what a body says; see ``_read``."""
-    return _read(_SHARED_RECEIVE, body)
-
-
-def read_handles(body: bytes) -> HandlesForm:
-    """Return what a body says; see ``_read``."""
-    return _read(_HANDLES, body)
-
-
-def read_nack(body: bytes) -> NackForm:
-    """Return what a body says; see ``_read``."""
-    return _read(_NACK, body)
-
-
-def read_extend(body: bytes) -> ExtendForm:
-    """Return what a body says; see ``_read``."""
-    return _read(_EXTEND, body)
-
-
-def _read(adapter: TypeAdapter[T], body: bytes) -> T:
+def read(kind: type[FormT], body: bytes) -> FormT:
     """Return what a body says.
 
     The parser is pydantic's own: it bounds how deep JSON may be.
@@ -602,7 +552,7 @@ def _read(adapter: TypeAdapter[T], body: bytes) -> T:
         BodyRefused: It says something else; the error names the places.
     """
     try:
-        return adapter.validate_json(body)
+        return kind.model_validate_json(body)
     except ValidationError as error:
         raise BodyRefused(told(error.errors(include_url=False, include_input=False))) from None
 

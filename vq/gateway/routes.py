@@ -40,7 +40,7 @@ from vq.gateway.config import (
     GatewayConfig,
 )
 from vq.gateway.counts import GatewayCounts
-from vq.gateway.forms import ContentForm
+from vq.gateway.forms import ContentForm, FormT
 from vq.gateway.members import HostedMember, HostedMembers
 from vq.gateway.problems import (
     BodyRefused,
@@ -252,7 +252,7 @@ class GatewayRoutes:
         """Send one message to a topic."""
         check_json(request)
         async with self._bodies.of(request) as body:
-            return await self._sent(forms.read_message(body).message(topic), timeout)
+            return await self._sent(forms.read(forms.MessageForm, body).message(topic), timeout)
 
     async def send_raw(
         self, request: Request, topic: TopicPath, timeout: SendTimeout = 10.0
@@ -283,7 +283,7 @@ class GatewayRoutes:
         """
         check_json(request)
         async with self._bodies.of(request) as body:
-            batch = forms.read_batch(body)
+            batch = forms.read(forms.BatchForm, body)
             caller = caller_of(request)
             for topic in {each.topic for each in batch.messages}:
                 caller.check(Right.WRITE, Resource.TOPIC, topic)
@@ -451,9 +451,7 @@ class GatewayRoutes:
         It is a member of the group as any other. Its lease is renewed by each request that uses it;
         when the lease ends, it leaves the group, and what it has not committed is delivered again.
         """
-        check_json(request)
-        async with self._bodies.of(request, limits.MIB) as body:
-            wanted = forms.read_consumer(body)
+        wanted = await self._form(request, forms.ConsumerForm)
         caller = caller_of(request)
         caller.check(Right.READ, Resource.GROUP, wanted.group)
         for each in wanted.subscriptions:
@@ -562,9 +560,7 @@ class GatewayRoutes:
 
     async def commit(self, request: Request, consumer: ConsumerPath) -> Response:
         """Store that everything before these positions is handled; the lease is renewed."""
-        check_json(request)
-        async with self._bodies.of(request, limits.MIB) as body:
-            positions = forms.read_commit(body).by_partition()
+        positions = (await self._form(request, forms.CommitForm)).by_partition()
         member = self._member(request, consumer)
         with member.used():
             outcomes = await member.consumer.commit(positions)
@@ -597,9 +593,7 @@ class GatewayRoutes:
         `nack`, `reject` or `extend`. A message of which it says nothing is delivered again, to
         whoever asks. With `attempt`, the same request again gets the same messages.
         """
-        check_json(request)
-        async with self._bodies.of(request, limits.MIB) as body:
-            wanted = forms.read_shared_receive(body)
+        wanted = await self._form(request, forms.SharedReceiveForm)
         caller = caller_of(request)
         for each in wanted.subscriptions:
             caller.check(Right.READ, Resource.TOPIC, each.topic)
@@ -656,9 +650,7 @@ class GatewayRoutes:
 
     async def nack(self, request: Request, group: GroupPath) -> Response:
         """Have messages delivered again, to whoever asks, after a delay."""
-        check_json(request)
-        async with self._bodies.of(request, 2 * limits.MIB) as body:
-            form = forms.read_nack(body)
+        form = await self._form(request, forms.NackForm, 2 * limits.MIB)
         return await self._settled(request, group, form.handles, SettleKind.RELEASE, form.delay_s)
 
     async def reject(self, request: Request, group: GroupPath) -> Response:
@@ -667,17 +659,13 @@ class GatewayRoutes:
 
     async def extend(self, request: Request, group: GroupPath) -> Response:
         """Keep messages for so long from now on; their handles stay the same."""
-        check_json(request)
-        async with self._bodies.of(request, 2 * limits.MIB) as body:
-            form = forms.read_extend(body)
+        form = await self._form(request, forms.ExtendForm, 2 * limits.MIB)
         return await self._settled(request, group, form.handles, SettleKind.EXTEND, form.lease_s)
 
     async def _settled_alike(self, request: Request, group: str, kind: SettleKind) -> Response:
         """Settle the messages of a body that has handles and nothing else."""
-        check_json(request)
-        async with self._bodies.of(request, 2 * limits.MIB) as body:
-            handles = forms.read_handles(body).handles
-        return await self._settled(request, group, handles, kind)
+        form = await self._form(request, forms.HandlesForm, 2 * limits.MIB)
+        return await self._settled(request, group, form.handles, kind)
 
     async def _settled(
         self,
@@ -709,6 +697,14 @@ class GatewayRoutes:
         error = lease_lost(first.partition, first.number, group)
         document = problem_of(error, settled=settled, lost=lost)
         return Response(as_json(document), document["status"], problem_headers(error))
+
+    async def _form(
+        self, request: Request, kind: type[FormT], bytes_max: int = limits.MIB
+    ) -> FormT:
+        """Return what the body of a request says."""
+        check_json(request)
+        async with self._bodies.of(request, bytes_max) as body:
+            return forms.read(kind, body)
 
     def _member(self, request: Request, consumer: str) -> HostedMember:
         caller = caller_of(request)

@@ -42,8 +42,6 @@ from vq.local.wire import (
 from vq.log_lines import get_logger
 from vq.waits import Latch
 
-__all__ = ["LocalQueueServer"]
-
 logger = get_logger(__name__)
 
 CONNECTIONS_MAX: Final = 1_024

@@ -12,7 +12,7 @@ for so long, for all who use the connection. Their time-outs go on meanwhile.
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, cast
 
@@ -29,11 +29,12 @@ from vq.remoting.connection import (
     Opened,
     Reply,
 )
-from vq.remoting.format import COMMANDS, FLAG_DELAY, Command, Header
+from vq.remoting.format import COMMANDS, Command, Header
 from vq.remoting.frames import Buffer, Frame
 from vq.remoting.login import ANONYMOUS_LOGIN, Login
 from vq.remoting.membership import Exchange, Principal, Side, is_proof, proof
 from vq.remoting.messages import delay_of
+from vq.remoting.receiving import FrameProtocol
 from vq.remoting.transport import Network, tune
 from vq.security.scram import ScramKeys
 from vq.security.tls import closed_early, why_no_tls
@@ -41,6 +42,10 @@ from vq.version import __version__
 
 logger = get_logger(__name__)
 LIBRARY = f"vq-python {__version__}"
+#: A request with a body keeps the next one back for so long at most while a quota is used up, and
+#: before the first answer: it may wait for something else, such as other nodes.
+PACED_S: Final = 9.0
+FIRST_ANSWER_S: Final = 0.5
 #: A body of at least this size is sent at once, with a system call of its own.
 AT_ONCE_BYTES: Final = 64 << 10
 
@@ -57,7 +62,7 @@ def log_raised(what: str, error: BaseException) -> None:
     logger.error("callback raised", callback=what, exc_info=error)
 
 
-class BrokerConnection(asyncio.Protocol):
+class BrokerConnection(FrameProtocol):
     """A connection after HELLO and what follows it. Loop-bound; ``connect`` makes it.
 
     Attributes:
@@ -85,13 +90,18 @@ class BrokerConnection(asyncio.Protocol):
         self._on_close = on_close
         self._login = login
         self._state = ClientConnection(login)
+        self.parser = self._state.parser
         self._out: list[Buffer] = []
         self._answering = False  # callbacks of replies are called
         self._afterwards: list[Callable[[], None]] = []
         self._rest: asyncio.TimerHandle | None = None  # until its end nothing is sent
+        #: Requests with a body that have no answer: when they were sent.
+        self._bodies: dict[int, float] = {}
+        #: The last answer to one told that the quota is used up; None: there was no answer yet.
+        self._is_paced: bool | None = None
         self._transport: asyncio.Transport | None = None
 
-    # asyncio.Protocol -------------------------------------------------------------------------
+    # FrameProtocol ----------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send HELLO; called by the transport."""
         self._transport = cast("asyncio.Transport", transport)
@@ -102,12 +112,18 @@ class BrokerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass each whole reply to the callback of its request; then send what these asked for."""
+        self._take(self._state.receive_data(data))
+
+    def room_filled(self, size: int) -> None:
+        """See ``FrameProtocol``."""
+        self._take(self._state.room_filled(size))
+
+    def _take(self, events: Iterable[Opened | Challenged | Reply | Closing]) -> None:
         self._answering = True
         try:
-            for event in self._state.receive_data(data):
+            for event in events:
                 if isinstance(event, Reply):
-                    if event.frame.flags & FLAG_DELAY or event.frame.status:
-                        self._obey(delay_of(event.frame))
+                    self._note_quota(event.frame)
                     if event.context is not None:
                         self._call_back(event.context, event.frame)
                 elif isinstance(event, Opened):
@@ -125,9 +141,18 @@ class BrokerConnection(asyncio.Protocol):
             if self._out:
                 self.flush()
 
+    def _note_quota(self, frame: Frame) -> None:
+        """Note what an answer tells of the user's quota."""
+        delay_s = delay_of(frame) if frame.flags or frame.status else 0.0
+        if delay_s:
+            self._obey(delay_s)
+        has_body = self._bodies.pop(frame.correlation_id, None) is not None
+        if has_body and (delay_s or not frame.status):
+            self._is_paced = delay_s > 0.0
+
     def _obey(self, delay_s: float) -> None:
         """Send nothing for so long: the user's quota is used up."""
-        if not delay_s or self.closed:
+        if self.closed:
             return
         ends = self._loop.time() + delay_s
         if self._rest is not None:
@@ -139,6 +164,23 @@ class BrokerConnection(asyncio.Protocol):
     def _end_rest(self) -> None:
         self._rest = None
         self.flush()
+
+    def waits_s(self) -> float:
+        """Return for how many seconds a request with a large body should not be sent; 0: now.
+
+        While the quota of the user is used up they go one at a time, each behind the answer to the
+        one before, which may come sooner: of several at once the broker lets one wait and refuses
+        the others, and reading them takes as long as they would have. Whether a quota is used up,
+        the first answer tells.
+        """
+        if self._is_paced is False:
+            return 0.0
+        now = self._loop.time()
+        waits_s = 0.0 if self._rest is None else self._rest.when() - now
+        if self._bodies:
+            most_s = PACED_S if self._is_paced else FIRST_ANSWER_S
+            waits_s = max(waits_s, next(reversed(self._bodies.values())) + most_s - now)
+        return max(0.0, waits_s)
 
     def _challenged(self, event: Challenged) -> None:
         """Prove the password; its keys are derived on a thread, once for each salt."""
@@ -240,6 +282,8 @@ class BrokerConnection(asyncio.Protocol):
         if self.closed:
             raise ConnectionCut(f"the connection to {self.address} has ended")
         correlation_id, buffers = self._state.request(command, header, body, context=on_reply)
+        if len(body):
+            self._bodies[correlation_id] = self._loop.time()
         at_once = at_once or len(body) >= AT_ONCE_BYTES
         if not (at_once or self._out or self._answering):
             self._loop.call_soon(self.flush)
@@ -283,6 +327,7 @@ class BrokerConnection(asyncio.Protocol):
                 frame = await reply
         except TimeoutError:
             self._state.forget(correlation_id)
+            self._bodies.pop(correlation_id, None)
             raise TimedOut(
                 f"{self.address} did not answer {COMMANDS[command].name} within {timeout:.3g} s"
             ) from None

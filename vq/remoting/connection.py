@@ -24,8 +24,8 @@ broker takes no anonymous clients.
 """
 
 import enum
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from vq import limits
 from vq.errors import (
@@ -175,6 +175,8 @@ class Closing(NamedTuple):
     error: VqError
 
 
+#: Bytes as they came, or how many of them were written to the room.
+Bytes = TypeVar("Bytes", bytes, int)
 #: A frame with fewer bytes is small.
 SMALL_FRAME_BYTES: Final = 512
 _HEADER_FREE_BYTES: Final = limits.REQUEST_HEADER_FREE_BYTES  # looked up for each request
@@ -185,10 +187,14 @@ _OPEN: Final = ConnectionState.OPEN  # looked up for each piece of data
 
 
 class _Connection:
-    """Shared by both ends: parser, state, and the bytes to send."""
+    """Shared by both ends: parser, state, and the bytes to send.
 
-    def __init__(self, frame_bytes_max: int) -> None:
-        self._parser = FrameParser(frame_bytes_max)
+    Attributes:
+        parser: Of what is received.
+    """
+
+    def __init__(self, frame_bytes_max: int, room_left: Callable[[], int] | None = None) -> None:
+        self.parser = FrameParser(frame_bytes_max, room_left)
         self._state = ConnectionState.AWAITING_HELLO
         self._outgoing: list[Buffer] = []
 
@@ -200,12 +206,12 @@ class _Connection:
     @property
     def pending_frame(self) -> int | None:
         """See ``FrameParser.pending_frame``."""
-        return self._parser.pending_frame
+        return self.parser.pending_frame
 
     @property
     def pending_bytes(self) -> int:
         """See ``FrameParser.pending_bytes``."""
-        return self._parser.pending_bytes
+        return self.parser.pending_bytes
 
     def data_to_send(self) -> list[Buffer]:
         """Return the bytes of the connection itself, and remove them from it."""
@@ -214,7 +220,7 @@ class _Connection:
 
     def ended(self) -> None:
         """Note that the transport is closed, by either end."""
-        self._parser.drop()
+        self.parser.drop()
         self._step(Step.ENDED)
 
     def _step(self, step: Step) -> None:
@@ -232,14 +238,17 @@ class ServerConnection(_Connection):
         authenticate: Says who a client is.
         mechanisms: In the answer to HELLO; none: the empty one alone.
         proving: To check the proofs of members.
+        room_left: See ``FrameParser``.
 
     Attributes:
         holds: Nothing is to be read from the peer now; never, but see ``MeteredConnection``.
+        keeps: It keeps bytes that are not parsed, or requests; likewise never.
         known: Who the peer has proved to be. It does not change any more once the connection is
             open, but for an anonymous peer that turns out to be a member.
     """
 
     holds: Final = False
+    keeps: Final = False
 
     def __init__(
         self,
@@ -251,8 +260,9 @@ class ServerConnection(_Connection):
         frame_bytes_max: int = limits.FRAME_BYTES_MAX,
         frame_bytes_max_before_hello: int = limits.FRAME_BYTES_MAX_BEFORE_HELLO,
         requests_max: int = limits.REQUESTS_IN_FLIGHT_PER_CONNECTION_MAX,
+        room_left: Callable[[], int] | None = None,
     ) -> None:
-        super().__init__(frame_bytes_max_before_hello)
+        super().__init__(frame_bytes_max_before_hello, room_left)
         self._identity = identity
         self._authenticate = authenticate
         self._mechanisms = mechanisms
@@ -286,7 +296,7 @@ class ServerConnection(_Connection):
 
         ``len(data)``: there is none.
         """
-        parser, size, at = self._parser, len(data), 0
+        parser, size, at = self.parser, len(data), 0
         if parser.pending_frame is not None:
             if parser.pending_bytes < PREFIX_BYTES:
                 return 0  # it is not known how large it is
@@ -307,11 +317,17 @@ class ServerConnection(_Connection):
         while data and self._state is not _OPEN and self._state is not ConnectionState.CLOSED:
             # Frame by frame, so that the larger bound holds for the frame right after the last of
             # HELLO and what proves who the client is.
-            missing = self._parser.missing_bytes
+            missing = self.parser.missing_bytes
             piece, data = data[:missing], data[missing:]
-            self._take(piece, events)
+            self._take(self.parser.feed, piece, events)
         if data and self._state is _OPEN:
-            self._take(data, events)
+            self._take(self.parser.feed, data, events)
+        return events
+
+    def room_filled(self, size: int) -> list[Opened | Request | Closing]:
+        """Take so many bytes, which were written to the parser's room; return the event of them."""
+        events: list[Opened | Request | Closing] = []
+        self._take(self.parser.filled, size, events)
         return events
 
     def reply(self, request_id: RequestId, message: Header, body: Buffer = b"") -> list[Buffer]:
@@ -402,10 +418,15 @@ class ServerConnection(_Connection):
             self._reads -= 1
         return True
 
-    def _take(self, data: bytes, events: list[Opened | Request | Closing]) -> None:
-        parser = self._parser
+    def _take(
+        self,
+        parse: Callable[[Bytes], list[Frame]],
+        data: Bytes,
+        events: list[Opened | Request | Closing],
+    ) -> None:
+        parser = self.parser
         try:
-            frames = parser.feed(data)
+            frames = parse(data)
         except VqError:
             frames = []
         for frame in frames:
@@ -480,7 +501,7 @@ class ServerConnection(_Connection):
         if self._state is not ConnectionState.AUTHENTICATING or self.known.principal == ANYONE:
             return None
         self._step(Step.AUTHENTICATED)
-        self._parser.max_bytes = self._frame_bytes_max
+        self.parser.max_bytes = self._frame_bytes_max
         return self._hello
 
     def _prove(self, message: wire.ProveRequest) -> wire.ProveResponse:
@@ -543,13 +564,13 @@ class ServerConnection(_Connection):
             return None
         self.known = found
         self._step(Step.HELLO_ACCEPTED)
-        self._parser.max_bytes = self._frame_bytes_max
+        self.parser.max_bytes = self._frame_bytes_max
         return opened
 
     def _close(self, request_id: RequestId, error: VqError) -> Closing:
         self._outgoing.append(_error_frame(request_id, error))
         self._waiting.clear()
-        self._parser.drop()  # the peer has a while to read why: its 16 MiB are not kept as long
+        self.parser.drop()  # the peer has a while to read why: its 16 MiB are not kept as long
         self._step(Step.REFUSED)
         return Closing(error.with_traceback(None))  # its frames refer to this connection
 
@@ -695,13 +716,22 @@ class ClientConnection(_Connection):
 
         Invalid bytes do not raise: they become ``Closing``.
         """
+        return self._take(self.parser.feed, data)
+
+    def room_filled(self, size: int) -> list[Opened | Challenged | Reply | Closing]:
+        """Take so many bytes, which were written to the parser's room; return the event of them."""
+        return self._take(self.parser.filled, size)
+
+    def _take(
+        self, parse: Callable[[Bytes], list[Frame]], data: Bytes
+    ) -> list[Opened | Challenged | Reply | Closing]:
         events: list[Opened | Challenged | Reply | Closing] = []
         if self._state is ConnectionState.CLOSED:
             return events
-        parser = self._parser
+        parser = self.parser
         waiting = self._waiting
         try:
-            for frame in parser.feed(data):
+            for frame in parse(data):
                 known = waiting.get(frame.correlation_id)
                 if known is None or known[0] != frame.command:
                     raise _unsolicited(frame)

@@ -1,9 +1,11 @@
 """Encodes frames and cuts them out of a stream of bytes. No sockets, no clock, no headers.
 
 ``FrameParser`` is on the hot path of broker and client. A small frame inside one chunk costs one
-``struct`` call and two slices; a large frame is copied exactly once, whatever its number of chunks.
+``struct`` call and two slices. A large body gets a room that grows as its bytes come; they are
+copied there, or the caller has them received there.
 """
 
+from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
 from vq import limits
@@ -17,14 +19,19 @@ from vq.remoting.format import (
     PREFIX_BYTES,
     VERSION_MAX,
 )
+from vq.remoting.room import contents, new_room
 
 #: What a transport can send.
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-#: While a frame is gathered, smaller chunks than this are merged: a peer that sends one byte at a
-#: time must not cost one Python object (50 bytes and more) per byte.
-_SMALL_CHUNK_BYTES: Final = 4 * limits.KIB
-_MERGED_BYTES: Final = 64 * limits.KIB
+#: A frame of which so much has come, and its header, has a room; one that misses as much has its
+#: bytes received there. Below that one copy costs less than another system call.
+_LARGE_BYTES: Final = 32 * limits.KIB
+#: So many times what has come is the most that a room has: 64 KiB, 256, 1 MiB. Each time it grows,
+#: what has come is copied. A peer cannot have memory taken by what it only announces.
+_GROWTH: Final = 4
+#: Behind a frame with such a body the next one is likely to be large, too.
+_MORE_LARGE_BYTES: Final = 256 * limits.KIB
 #: The first two bytes of a TLS alert and of a TLS handshake, where a frame has half of its length.
 _TLS_RECORDS: Final = frozenset({0x1503, 0x1603})
 
@@ -84,39 +91,59 @@ def encode_frame(
 class FrameParser:
     """Cuts a stream of bytes into frames.
 
-    Memory: the parser keeps at most one incomplete frame, which grows only as its bytes arrive. It
-    checks the length as soon as it has the first 20 bytes.
+    Memory: the parser keeps at most one incomplete frame, which grows only as its bytes arrive: a
+    small one takes what has come, a large one at most four times as much. It checks the length as
+    soon as it has the first 20 bytes.
+
+    Args:
+        max_bytes: See below.
+        room_left: Says for how many bytes there may be room before they come; None: for any number.
+            Bytes that there is no room for are kept as they come.
 
     Attributes:
         max_bytes: Largest accepted frame, prefix included; may be changed between two calls.
         frames: Number of whole frames so far.
-        pending_bytes: Number of kept bytes of an incomplete frame.
+        pending_bytes: Number of bytes that an incomplete frame takes, with those it has room for.
+        room: Where the next bytes of the stream may be written, for ``filled``; None: nowhere.
+        expects_large: The next frame is likely to be large: the last one was.
         failure: The error of invalid bytes; nothing behind them is parsed. Only the parser sets it.
         suspect: Command and correlation id of the refused frame; (0, 0) if they are not known.
     """
 
     __slots__ = (
-        "_gathered",
-        "_gathered_bytes",
+        "_begun",
+        "_body_at",
+        "_came",
         "_head",
-        "_small",
+        "_room",
+        "_room_left",
         "_total",
+        "expects_large",
         "failure",
         "frames",
         "max_bytes",
         "pending_bytes",
+        "room",
         "suspect",
     )
 
-    def __init__(self, max_bytes: int = limits.FRAME_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        max_bytes: int = limits.FRAME_BYTES_MAX,
+        room_left: Callable[[], int] | None = None,
+    ) -> None:
         self.max_bytes = max_bytes
+        self._room_left = room_left
         self.frames = 0
         self.pending_bytes = 0
-        self._head = b""  # an incomplete prefix: fewer than 20 bytes, and nothing gathered
-        self._total = 0  # size of the frame being gathered; 0: none
-        self._gathered: list[Buffer] = []
-        self._gathered_bytes = 0  # in _gathered and _small
-        self._small = bytearray()  # small chunks behind _gathered
+        self.room: memoryview | None = None
+        self.expects_large = False
+        self._head = b""  # an incomplete prefix: fewer than 20 bytes, and no frame that has begun
+        self._total = 0  # size of the frame that has begun; 0: none
+        self._came = 0  # bytes of it so far
+        self._body_at = 0  # where in it the body begins
+        self._begun = bytearray()  # its bytes; what is in front of the body, once there is a room
+        self._room: memoryview | None = None  # for the body, or for as much as may have room
         self.failure: VqError | None = None
         self.suspect = (0, 0)
 
@@ -133,7 +160,7 @@ class FrameParser:
     def missing_bytes(self) -> int:
         """Number of missing bytes of the prefix, or of the frame."""
         if self._total:
-            return self._total - self._gathered_bytes
+            return self._total - self._came
         return PREFIX_BYTES - len(self._head)
 
     def feed(self, data: bytes) -> list[Frame]:
@@ -166,16 +193,42 @@ class FrameParser:
         else:
             if position < len(data):
                 self._keep(data, position, out)
-        self.frames += len(out)
-        self.pending_bytes = len(self._head) + self._gathered_bytes
+        if out:
+            self.frames += len(out)
+            self.expects_large = len(out[-1].body) >= _MORE_LARGE_BYTES
+        self._note_pending()
+        return out
+
+    def filled(self, size: int) -> list[Frame]:
+        """Take so many bytes, which were written to ``room``; return the frame, if it is whole."""
+        self._came += size
+        out = []
+        if self._came == self._total:
+            self.frames += 1
+            self.expects_large = self._total >= _MORE_LARGE_BYTES
+            out.append(self._finish())
+        elif self.room is not None and size == len(self.room):
+            self._grow(self._came)
+        self._note_pending()
         return out
 
     def drop(self) -> None:
         """Forget the incomplete frame: nobody will read it."""
         self._head = b""
-        self._total = self._gathered_bytes = self.pending_bytes = 0
-        self._gathered = []
-        self._small = bytearray()
+        self._total = self._came = self.pending_bytes = 0
+        self._begun = bytearray()
+        self._room = self.room = None
+
+    def _note_pending(self) -> None:
+        """Note what an incomplete frame takes, and where the next bytes of it may go."""
+        self.pending_bytes = len(self._head) + len(self._begun)
+        self.room = None
+        room = self._room
+        if room is not None:
+            self.pending_bytes += len(room)
+            rest = room[self._came - self._body_at :]
+            if len(rest) >= _LARGE_BYTES:
+                self.room = rest
 
     def _cut(self, data: bytes, position: int, out: list[Frame]) -> int:
         """Append the whole frames in ``data``; return the position of the first incomplete one."""
@@ -248,46 +301,52 @@ class FrameParser:
         if rest < PREFIX_BYTES:
             self._head = data[position:]
             return
-        (length,) = PREFIX.unpack_from(data, position)[:1]
+        length, _, _, _, _, _, header_bytes = PREFIX.unpack_from(data, position)
         self._total = length + LENGTH_BYTES
+        self._body_at = PREFIX_BYTES + header_bytes
         self._gather(data, position, out)
 
     def _gather(self, data: bytes, position: int, out: list[Frame]) -> int:
-        """Append the missing bytes of the frame from ``data``; return the position after them."""
-        size = len(data)
-        end = min(size, position + self._total - self._gathered_bytes)
-        if end - position < _SMALL_CHUNK_BYTES:
-            self._small += memoryview(data)[position:end]
-            if len(self._small) >= _MERGED_BYTES:
-                self._merge_small()
+        """Take the missing bytes of the frame from ``data``; return the position after them."""
+        before, at = self._came, self._body_at
+        end = min(len(data), position + self._total - before)
+        piece = memoryview(data)[position:end]
+        came = self._came = before + len(piece)
+        room = self._room
+        if room is not None and came - at > len(room):
+            room = self._grow(before)
+        if room is None:
+            self._begun += piece
         else:
-            self._merge_small()
-            whole = position == 0 and end == size
-            self._gathered.append(data if whole else data[position:end])
-        self._gathered_bytes += end - position
-        if self._gathered_bytes == self._total:
+            room[before - at : came - at] = piece
+        if came == self._total:
             out.append(self._finish())
+        elif room is None and came >= _LARGE_BYTES and came > at:
+            self._grow(came)
         return end
 
-    def _merge_small(self) -> None:
-        if self._small:
-            self._gathered.append(self._small)
-            self._small = bytearray()
+    def _grow(self, written: int) -> memoryview | None:
+        """Have a room for what has come, and for more, if there may be one, and return it.
+
+        The first so many bytes of the frame move there, or back to those that are in no room.
+        """
+        at, begun, old = self._body_at, self._begun, self._room
+        size = min(self._total - at, _GROWTH * self._came)
+        if self._room_left is not None and size + at - self._came > self._room_left():
+            if old is not None:
+                begun += old[: written - at]
+            self._room = None
+            return None
+        self._room = room = new_room(size)
+        room[: written - at] = memoryview(begun)[at:] if old is None else old[: written - at]
+        self._begun = begun[:at]
+        return room
 
     def _finish(self) -> Frame:
-        """Return the gathered frame; its prefix was checked before."""
-        self._merge_small()
-        parts = self._gathered
-        self._gathered = []
-        self._gathered_bytes = self._total = 0
-        head = bytes(parts[0])
-        _, _, flags, command, status, correlation_id, header_bytes = PREFIX.unpack_from(head)
-        body = PREFIX_BYTES + header_bytes
-        used = 1
-        while len(head) < body:
-            head += parts[used]
-            used += 1
-        parts[:used] = [memoryview(head)[body:]]
-        return Frame(
-            command, status, correlation_id, flags, head[PREFIX_BYTES:body], b"".join(parts)
-        )
+        """Return the frame, which is whole; its prefix was checked before."""
+        begun, at, room = memoryview(self._begun), self._body_at, self._room
+        _, _, flags, command, status, correlation_id, _ = PREFIX.unpack_from(begun)
+        self._begun, self._room = bytearray(), None
+        self._total = self._came = 0
+        body = bytes(begun[at:]) if room is None else contents(room)
+        return Frame(command, status, correlation_id, flags, bytes(begun[PREFIX_BYTES:at]), body)

@@ -22,10 +22,11 @@ from vq import limits
 from vq.errors import AddressUnavailable, Unreachable
 from vq.model import Address, is_host
 from vq.remoting.memory_stream import MemoryStream
+from vq.remoting.receiving import FrameProtocol, Receiver
 from vq.remoting.transport import all_alike, seconds_left
 from vq.waits import LoopWork
 
-P = TypeVar("P", bound=asyncio.Protocol)
+P = TypeVar("P", bound=Receiver)
 
 #: Largest chunk of one ``data_received``, as with sockets.
 CHUNK_BYTES_MAX: Final = 256 * limits.KIB
@@ -70,7 +71,7 @@ class MemoryNetwork:
     async def listen(
         self,
         address: Address,
-        protocol_factory: Callable[[], asyncio.Protocol],
+        protocol_factory: Callable[[], Receiver],
         *,
         on_full: Callable[[], None] | None = None,
         new_per_s: float = 0.0,
@@ -277,7 +278,7 @@ class MemoryHost:
     async def listen(
         self,
         address: Address,
-        protocol_factory: Callable[[], asyncio.Protocol],
+        protocol_factory: Callable[[], Receiver],
         *,
         on_full: Callable[[], None] | None = None,
         new_per_s: float = 0.0,
@@ -306,7 +307,7 @@ class MemoryListener:
         self,
         network: MemoryNetwork,
         address: Address,
-        protocol_factory: Callable[[], asyncio.Protocol],
+        protocol_factory: Callable[[], Receiver],
         on_full: Callable[[], None] | None,
     ) -> None:
         self._network = network
@@ -392,7 +393,7 @@ class MemoryTransport(asyncio.Transport):
         self._protocol = protocol
         protocol.connection_made(self)
 
-    def accept(self, protocol_factory: Callable[[], asyncio.Protocol]) -> None:
+    def accept(self, protocol_factory: Callable[[], Receiver]) -> None:
         """Start this end in the context of the process that listens."""
         self._loop.call_soon(lambda: self.start(protocol_factory()), context=self._context)
 
@@ -517,14 +518,19 @@ class MemoryTransport(asyncio.Transport):
         if self._closing or not self._reading or not self._arrived:
             return
         protocol = self._protocol
-        assert isinstance(protocol, asyncio.Protocol)
+        assert isinstance(protocol, Receiver)
         try:
             if self._arrived[0] == _EOF:
                 self._arrived.popleft()
                 if not protocol.eof_received():
                     self.close()
+            elif isinstance(protocol, FrameProtocol):
+                buffer = protocol.get_buffer(-1)
+                chunk = self._next_chunk(len(buffer))
+                buffer[: len(chunk)] = chunk
+                protocol.buffer_updated(len(chunk))
             else:
-                protocol.data_received(self._next_chunk())
+                protocol.data_received(self._next_chunk(CHUNK_BYTES_MAX))
         except Exception as error:  # noqa: BLE001 - a protocol's bug ends its connection alone
             self._loop.call_exception_handler(
                 {
@@ -537,15 +543,15 @@ class MemoryTransport(asyncio.Transport):
             self.abort()
         self._deliver_soon()
 
-    def _next_chunk(self) -> bytes:
-        """Return the next chunk of arrived bytes: several writes, or a part of one."""
+    def _next_chunk(self, most: int) -> bytes:
+        """Return the next chunk, of so many bytes at most: several writes, or a part of one."""
         pieces = []
         size = 0
-        while self._arrived and self._arrived[0] != _EOF and size < CHUNK_BYTES_MAX:
+        while self._arrived and self._arrived[0] != _EOF and size < most:
             pieces.append(self._arrived.popleft())
             size += len(pieces[-1])
         data = b"".join(pieces)
-        cut = self._network.chunk_bytes(size)
+        cut = self._network.chunk_bytes(min(size, most))
         if cut < size:
             self._arrived.appendleft(data[cut:])
         self.peer._taken(cut)

@@ -9,8 +9,6 @@ from vq.remoting.frames import Buffer
 from vq.remoting.transport import seconds_left
 from vq.waits import Latch
 
-__all__ = ["MemoryStream"]
-
 
 class MemoryStream(asyncio.Protocol):
     """A blocking connection; ``MemoryNetwork.open_stream`` makes it."""

@@ -17,11 +17,11 @@ import asyncio
 import contextlib
 import enum
 import ssl
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
 from vq import limits
+from vq.remoting.receiving import CLEAR_BYTES, Receiver, shared
 
 __all__ = ["TLS_HANDSHAKE_TIMEOUT_S", "TLS_SHUTDOWN_TIMEOUT_S", "TlsTransport"]
 
@@ -32,21 +32,7 @@ TLS_SHUTDOWN_TIMEOUT_S: Final = 5.0
 #: the largest piece and a third more while the connection is open. A piece that is received ends in
 #: the middle of a record, which costs as much as another one.
 _SENT_BYTES: Final = 32 * limits.KIB
-_RECEIVED_BYTES: Final = 64 * limits.KIB
-#: Bytes in one call of ``data_received``.
-_CLEAR_BYTES: Final = 256 * limits.KIB
 _RECORD_BYTES: Final = 16 * limits.KIB
-
-
-class _Buffers(threading.local):
-    """What connections of one loop share: it is empty again before another one has its turn."""
-
-    def __init__(self) -> None:
-        self.received = memoryview(bytearray(_RECEIVED_BYTES))
-        self.clear = memoryview(bytearray(_CLEAR_BYTES))
-
-
-_buffers: Final = _Buffers()
 
 
 class TlsState(enum.Enum):
@@ -93,7 +79,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
 
     def __init__(
         self,
-        protocol: asyncio.Protocol,
+        protocol: Receiver,
         context: ssl.SSLContext,
         *,
         server_side: bool = False,
@@ -126,13 +112,13 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where received bytes go."""
-        return _buffers.received
+        return shared.first
 
     def buffer_updated(self, nbytes: int) -> None:
         """Decrypt received bytes, and hand them over."""
         if self._state not in _ENDED:
             return
-        self._incoming.write(_buffers.received[:nbytes])
+        self._incoming.write(shared.first[:nbytes])
         if self._state is TlsState.HANDSHAKE:
             self._shake_hands()
         if self._state is TlsState.OPEN:
@@ -184,7 +170,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Have another protocol from now on."""
-        self._protocol = cast("asyncio.Protocol", protocol)
+        self._protocol = cast("Receiver", protocol)
 
     def is_closing(self) -> bool:
         """Whether the connection is closed, or about to be."""
@@ -314,12 +300,12 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         """Decrypt what has come, and hand it over."""
         decrypt: Callable[[int, memoryview], int] = cast("Any", self._ssl.read)
         more = self._ssl.pending
-        incoming, clear = self._incoming, _buffers.clear
+        incoming, clear = self._incoming, shared.clear
         size, ended = 0, False
         while self._state is TlsState.OPEN and not self._paused:
             try:
-                while (incoming.pending or more()) and size + _RECORD_BYTES <= _CLEAR_BYTES:
-                    got = decrypt(_CLEAR_BYTES, clear[size:])
+                while (incoming.pending or more()) and size + _RECORD_BYTES <= CLEAR_BYTES:
+                    got = decrypt(CLEAR_BYTES, clear[size:])
                     if not got:
                         ended = True
                         break

@@ -27,6 +27,7 @@ from vq.remoting import tls_transport
 from vq.remoting.address_lines import AddressLines
 from vq.remoting.frames import Buffer
 from vq.remoting.ports import counted_address
+from vq.remoting.receiving import Receiver
 from vq.remoting.spin import ANSWER_SPIN_S, Spin, has_cores
 from vq.remoting.tls_transport import TlsTransport
 from vq.security.tls import why_no_tls
@@ -35,7 +36,7 @@ from vq.waits import Latch
 
 logger = get_logger(__name__)
 
-P = TypeVar("P", bound=asyncio.Protocol)
+P = TypeVar("P", bound=Receiver)
 #: Returns the context of a new TLS connection; see ``vq.security.tls.TlsContexts``.
 ContextSource = Callable[[], ssl.SSLContext]
 
@@ -147,7 +148,7 @@ class Network(Protocol):
     async def listen(
         self,
         address: Address,
-        protocol_factory: Callable[[], asyncio.Protocol],
+        protocol_factory: Callable[[], Receiver],
         *,
         on_full: Callable[[], None] | None = None,
         new_per_s: float = 0.0,
@@ -237,7 +238,7 @@ class TcpNetwork:
     async def listen(
         self,
         address: Address,
-        protocol_factory: Callable[[], asyncio.Protocol],
+        protocol_factory: Callable[[], Receiver],
         *,
         on_full: Callable[[], None] | None = None,
         new_per_s: float = 0.0,
@@ -464,7 +465,7 @@ class TcpListener:
     def __init__(
         self,
         sockets: list[socket.socket],
-        protocol_factory: Callable[[], asyncio.Protocol],
+        protocol_factory: Callable[[], Receiver],
         *,
         server_ssl: ContextSource | None = None,
         plain_too: bool = False,
@@ -648,7 +649,7 @@ class TcpListener:
         )
         self._untold, self._tell_at = 0, now + ENDED_TOLD_S
 
-    def _announce(self, protocol: asyncio.Protocol, sock: socket.socket) -> bool:
+    def _announce(self, protocol: Receiver, sock: socket.socket) -> bool:
         """Tell the protocol of a connection whose TLS handshake begins; whether it was told."""
         task = asyncio.current_task()
         if self._server_ssl is None or task is None or not isinstance(protocol, Announced):

@@ -8,6 +8,7 @@ from vq import limits
 from vq.model import Address
 from vq.remoting.frames import Frame, FrameParser
 from vq.remoting.memory import MemoryListener, MemoryNetwork
+from vq.remoting.receiving import Receiver
 
 #: ``(from host, to host, it is a request, frame)``; false: the receiver does not get it.
 Tap = Callable[[str, str, bool, Frame], bool]
@@ -19,11 +20,11 @@ class TappedNetwork(MemoryNetwork):
     tap: Tap | None = None
 
     async def listen(
-        self, address: Address, protocol_factory: Callable[[], asyncio.Protocol], **more: Any
+        self, address: Address, protocol_factory: Callable[[], Receiver], **more: Any
     ) -> MemoryListener:
         """See ``Network.listen``."""
 
-        def tapped() -> asyncio.Protocol:
+        def tapped() -> Receiver:
             inner = protocol_factory()
             return inner if self.tap is None else TappedProtocol(inner, self.tap, listens=True)
 
@@ -45,7 +46,7 @@ class TappedNetwork(MemoryNetwork):
 class TappedProtocol(asyncio.Protocol):
     """Passes on what arrives for a protocol, as long as the tap lets it."""
 
-    def __init__(self, inner: asyncio.Protocol, tap: Tap, *, listens: bool) -> None:
+    def __init__(self, inner: Receiver, tap: Tap, *, listens: bool) -> None:
         self.inner = inner
         self._tap = tap
         self._listens = listens

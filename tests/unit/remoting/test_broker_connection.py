@@ -19,10 +19,11 @@ from vq.model import Address
 from vq.remoting import broker_connection as connections
 from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.connection import Closing, Opened, Request, ServerConnection
-from vq.remoting.format import Command
+from vq.remoting.format import FLAG_DELAY, Command
 from vq.remoting.frames import Frame, encode_frame
 from vq.remoting.hello import ServerIdentity
 from vq.remoting.memory import MemoryNetwork
+from vq.remoting.messages import encode_delay
 from vq.remoting.wire_pb2 import PingRequest, PingResponse
 from vq.testing.waiting import until
 
@@ -376,6 +377,53 @@ async def test_those_who_wait_are_told_of_the_end_whatever_its_listener_raises(
 
 def fail_to_log(*_: object, **__: object) -> None:
     raise RuntimeError("logging, too")
+
+
+# Quotas -------------------------------------------------------------------------------------------
+async def test_requests_with_bodies_go_one_at_a_time_while_a_quota_is_used_up(
+    world: World,
+) -> None:
+    """And before the first answer, which tells whether it is; neither for longer than a bound."""
+    connection = await world.connect()
+    peer, loop = world.peer, asyncio.get_running_loop()
+
+    async def ask_with_body() -> Request:
+        count = len(peer.requests)
+        connection.send(Command.PING, PingRequest().SerializeToString(), b"body", lambda _: None)
+        await until(lambda: len(peer.requests) > count)
+        return peer.requests[-1]
+
+    async def answered(request: Request, delay_s: float = 0.0) -> None:
+        answer, request_id = PingResponse(), request.request_id
+        if delay_s:
+            answer.MergeFromString(encode_delay(delay_s))
+            request_id = request_id._replace(flags=FLAG_DELAY)
+        peer.transport.writelines(peer.connection.reply(request_id, answer))
+        await asyncio.sleep(0.001)
+
+    assert connection.waits_s() == 0.0
+    first = await ask_with_body()
+    assert 0.4 < connection.waits_s() <= connections.FIRST_ANSWER_S
+    await answered(first)
+    second, third = await ask_with_body(), await ask_with_body()
+    assert connection.waits_s() == 0.0
+    await answered(second, delay_s=2.0)
+    assert connection.waits_s() > 8.0  # for the third one
+    peer.refuse(third, Busy("nobody has looked at the quota for this"))
+    await asyncio.sleep(0.001)
+    assert 1.9 < connection.waits_s() <= 2.0
+    await asyncio.sleep(2.0)
+    assert connection.waits_s() == 0.0
+    begun = loop.time()
+    fourth = await ask_with_body()
+    assert 8.0 < connection.waits_s() <= connections.PACED_S
+    await asyncio.sleep(connections.PACED_S)
+    assert connection.waits_s() == 0.0
+    assert loop.time() - begun < 2 * connections.PACED_S
+    await answered(fourth)
+    await ask_with_body()
+    assert connection.waits_s() == 0.0
+    connection.close()
 
 
 async def test_what_answers_ask_for_leaves_once_they_are_handled(world: World) -> None:

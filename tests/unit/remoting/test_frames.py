@@ -3,11 +3,13 @@
 import itertools
 import sys
 import tracemalloc
+from collections.abc import Iterable
 
 import pytest
 
 from vq import limits
 from vq.errors import FrameTooLarge, InvalidArgument, ProtocolError, UnsupportedVersion
+from vq.remoting import frames, room
 from vq.remoting.format import PREFIX, PREFIX_BYTES
 from vq.remoting.frames import Frame, FrameParser, encode_frame
 
@@ -28,6 +30,24 @@ def drip(parser: FrameParser, data: bytes) -> None:
     """Feed one byte at a time."""
     for byte in data:
         parser.feed(bytes([byte]))
+
+
+def receive(parser: FrameParser, data: bytes, sizes: Iterable[int], *, rooms: int) -> list[Frame]:
+    """Receive ``data`` in chunks; 1: into rooms where there are some, 0: never, 2: every other."""
+    got, at = [], 0
+    for turn, size in enumerate(sizes):
+        place = parser.room if rooms and (rooms == 1 or turn % 2) else None
+        chunk = data[at : at + (size if place is None else min(size, len(place)))]
+        if not chunk:
+            break
+        if place is None:
+            got += parser.feed(chunk)
+        else:
+            place[: len(chunk)] = chunk
+            got += parser.filled(len(chunk))
+        at += len(chunk)
+    assert at == len(data)
+    return got
 
 
 STREAM = b"".join(
@@ -54,20 +74,102 @@ def test_a_stream_in_chunks_of_any_size(size: int) -> None:
     assert parser.frames == 40
 
 
+@pytest.fixture(params=["compiled", "python"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which twin makes rooms."""
+    if request.param == "python":
+        monkeypatch.setattr(frames, "new_room", room.python_new_room)
+        monkeypatch.setattr(frames, "contents", room.python_contents)
+    elif room.new_room is room.python_new_room:
+        pytest.skip("nothing compiled it")
+    return str(request.param)
+
+
+@pytest.mark.parametrize("rooms", [0, 1, 2])
 @pytest.mark.parametrize("size", [1_000, 4_095, 4_096, 70_000, 262_144, 10**7])
-def test_a_large_frame_is_gathered(size: int) -> None:
-    """Small and large chunks alike; what follows it in the same chunk is parsed, too."""
+def test_a_large_frame_is_gathered(size: int, rooms: int, kind: str) -> None:
+    """Small and large chunks alike, in rooms or not; what follows in its chunk is parsed, too."""
     header = bytes(range(256)) * 40
     body = bytes(range(251)) * 12_000
     stream = frame_bytes(1) + frame_bytes(2, header, body) + frame_bytes(3)
     parser = FrameParser()
-    frames = []
-    for start in range(0, len(stream), size):
-        frames += parser.feed(stream[start : start + size])
-    assert [frame.correlation_id for frame in frames] == [1, 2, 3]
-    assert frames[1].header == header
-    assert frames[1].body == body
-    assert all(type(frame.body) is bytes for frame in frames)
+    got = receive(parser, stream, itertools.repeat(size), rooms=rooms)
+    assert [frame.correlation_id for frame in got] == [1, 2, 3]
+    assert got[1].header == header
+    assert got[1].body == body
+    assert all(type(frame.body) is bytes for frame in got)
+    assert (parser.frames, parser.pending_frame, parser.pending_bytes, parser.room) == (
+        *(3, None, 0, None),
+    )
+
+
+def test_a_large_frame_cut_at_any_byte(kind: str) -> None:
+    """In three pieces, the second one in a room if there is one; all of them come out the same."""
+    body = bytes(range(251)) * 400
+    stream = frame_bytes(1) + frame_bytes(2, b"h" * 300, body) + frame_bytes(3)
+    whole = FrameParser().feed(stream)
+    assert [len(each.body) for each in whole] == [4, len(body), 4]
+    near = [*range(700), *range(32_500, 33_500), *range(len(stream) - 200, len(stream))]
+    for first in near:
+        for second in (1, 31, 40_000, len(stream)):
+            sizes = itertools.chain((first or 1, second), itertools.repeat(len(stream)))
+            assert receive(FrameParser(), stream, sizes, rooms=1) == whole
+
+
+def test_a_frame_takes_at_most_four_times_what_has_come() -> None:
+    """However large it says that it is; and in front of its room little more than what has come."""
+    parser = FrameParser()
+    stream = prefix(length=limits.FRAME_BYTES_MAX - 4) + bytes(3_000_000)
+    for at in range(0, len(stream), 10_007):
+        parser.feed(stream[at : at + 10_007])
+        came = min(len(stream), at + 10_007)
+        assert came <= parser.pending_bytes <= 4 * came + PREFIX_BYTES
+        assert parser.missing_bytes == limits.FRAME_BYTES_MAX - came
+
+
+@pytest.mark.parametrize("rooms", [0, 1, 2])
+def test_bytes_that_there_is_no_room_for_are_kept_as_they_come(rooms: int) -> None:
+    """Whether there was room for some of them before, or there is for the last ones."""
+    left = iter([10**9, 0, 0, 0, 0, 10**9])
+    parser = FrameParser(room_left=lambda: next(left, 0))
+    body = bytes(range(251)) * 4_000
+    stream = frame_bytes(1, b"head", body) + frame_bytes(2)
+    got = receive(parser, stream[:600_000], itertools.repeat(50_000), rooms=rooms)
+    assert not got
+    exact = FrameParser(room_left=lambda: 0)
+    exact.feed(stream[:600_000])
+    assert (exact.pending_bytes, exact.room) == (600_000, None)
+    got = receive(parser, stream[600_000:], itertools.repeat(50_000), rooms=rooms)
+    assert [len(each.body) for each in got] == [len(body), 4]
+    assert got[0].body == body
+    assert exact.feed(stream[600_000:]) == got
+
+
+def test_a_dropped_frame_has_no_room_any_more() -> None:
+    """What it took is free."""
+    parser = FrameParser()
+    parser.feed(frame_bytes(body=bytes(300_000))[:100_000])
+    assert parser.room is not None
+    parser.drop()
+    assert (parser.room, parser.pending_bytes, parser.pending_frame) == (None, 0, None)
+
+
+def test_a_body_that_was_received_in_its_room_is_not_copied() -> None:
+    """Its bytes are where the transport has put them."""
+    if room.new_room is room.python_new_room:
+        pytest.skip("only the compiled twin can")
+    parser = FrameParser()
+    stream = frame_bytes(body=bytes(1_000_000))
+    parser.feed(stream[:300_000])
+    view = parser.room
+    assert view is not None
+    view[:] = stream[300_000:]
+    tracemalloc.start()
+    (frame,) = parser.filled(len(view))
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert frame.body == bytes(1_000_000)
+    assert taken < 10_000
 
 
 def test_an_empty_chunk_changes_nothing() -> None:
@@ -173,8 +275,8 @@ def test_the_refused_frame_can_be_answered() -> None:
 def test_frames_in_front_of_damage_are_not_lost() -> None:
     """They are returned; ``failure`` tells of the damage at once, and the next call raises it."""
     parser = FrameParser()
-    frames = parser.feed(frame_bytes(1) + frame_bytes(2) + b"garbage, twenty bytes or more")
-    assert [frame.correlation_id for frame in frames] == [1, 2]
+    got = parser.feed(frame_bytes(1) + frame_bytes(2) + b"garbage, twenty bytes or more")
+    assert [frame.correlation_id for frame in got] == [1, 2]
     assert isinstance(parser.failure, ProtocolError)
     with pytest.raises(ProtocolError):
         parser.feed(b"")

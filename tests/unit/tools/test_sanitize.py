@@ -40,6 +40,7 @@ def test_the_compiled_loops_read_and_write_within_their_buffers() -> None:
         "tests/unit/store/records/test_codec.py",
         "tests/unit/client/consumer/deliver/test_asking.py",
         "tests/unit/client/consumer/deliver/test_bulk.py",
+        "tests/unit/remoting/test_room.py",
     ]
     chosen += ["-k", "compiled and not last_whole", "--noconftest"]
     assert sanitize.run(chosen) == 0

@@ -48,8 +48,9 @@ class ConnectionLimits:
         reads_waiting_max: Reads of all connections without an answer; one more is refused.
         fetch_state_bytes_max: What is remembered for the fetch sessions of one connection.
         fetch_state_bytes_total_max: The same for all connections.
-        gathered_bytes_max: Bytes of incomplete frames, and of requests that wait for a turn or for
-            room, of all connections; one that keeps most is closed as ``Busy``.
+        gathered_bytes_max: Bytes of incomplete frames, with the room for the rest of large ones,
+            and of requests that wait for a turn or for room, of all connections; one that keeps
+            most is closed as ``Busy``.
         write_buffer_bytes: What may wait to be taken by a peer before reading from it pauses.
         new_per_s: Connections that begin in a second, behind the first ones; a TLS handshake counts
             as several. Others wait, and addresses take turns.

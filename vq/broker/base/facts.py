@@ -11,9 +11,10 @@ how a view shows them; what is told of one partition, which only STATUS tells.
 """
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from vq.broker.base.histogram import Histogram
@@ -67,6 +68,17 @@ def gauge(
 def counter(metric: str, meaning: str, read: Callable[[T], float], *, status: str = "") -> Fact[T]:
     """Return a fact that only rises; Prometheus adds ``_total`` to its name."""
     return Fact(read=read, metric=metric, meaning=meaning, kind=FactKind.COUNTER, status=status)
+
+
+def counters(prefix: str, **meanings: str) -> Iterator[Fact[Any]]:
+    """Yield facts that only rise, with their meanings: attributes of the thing.
+
+    Args:
+        prefix: Of their names for Prometheus; the rest is the name of the attribute.
+        meanings: By attribute.
+    """
+    for name, meaning in meanings.items():
+        yield counter(f"{prefix}{name}", meaning, attrgetter(name))
 
 
 def histogram(metric: str, meaning: str, read: Callable[[T], Histogram]) -> Fact[T]:

@@ -46,6 +46,7 @@ from vq.broker.connections.silence import Silence
 from vq.errors import TimedOut, VqError
 from vq.log_lines import get_logger
 from vq.remoting.connection import (
+    Bytes,
     Closing,
     ConnectionState,
     Opened,
@@ -58,6 +59,7 @@ from vq.remoting.frames import Buffer
 from vq.remoting.hello import KnownPeer
 from vq.remoting.membership import Principal
 from vq.remoting.ports import counted_address, peer_address
+from vq.remoting.receiving import FrameProtocol
 from vq.remoting.transport import tune
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ LINGER_S: Final = 2.0
 LINGERING_MAX: Final = 64
 
 
-class BrokerSession(asyncio.Protocol):
+class BrokerSession(FrameProtocol):
     """One connection; see ``session.Session`` for what channels use of it."""
 
     __slots__ = (
@@ -93,6 +95,7 @@ class BrokerSession(asyncio.Protocol):
         "in_flight",
         "open",
         "owing",
+        "parser",
         "put_bytes",
         "reads",
         "waiting",
@@ -112,6 +115,7 @@ class BrokerSession(asyncio.Protocol):
         self.address = ""
         self.client_id = ""
         self.connection: ServerConnection | MeteredConnection = server.new_connection(self)
+        self.parser = self.connection.parser
         self.open = False
         self.put_bytes = 0
         self.in_flight = 0  # requests without an answer, but for
@@ -155,23 +159,49 @@ class BrokerSession(asyncio.Protocol):
         if self._closing_since is not None:
             self._waste(len(data))
             return
-        self._silence.active = True
         server = self._server
-        if server.spin is not None:
-            server.spin.heard(self)
+        self._heard()
+        if server.requests_left <= 0 or self._later is not None or self._outgoing.congested:
+            self._wait(server.line, (), len(data), data)
+        else:
+            self._take(self.connection.receive_data, data, len(data))
+
+    @property
+    def takes_room(self) -> bool:
+        """See ``FrameProtocol``: not while ``data_received`` does more than to parse."""
+        return (
+            self._later is None
+            and self._closing_since is None
+            and not self._outgoing.congested
+            and self._server.requests_left > 0
+            and not self.connection.keeps
+        )
+
+    def room_filled(self, size: int) -> None:
+        """See ``FrameProtocol``."""
+        self._heard()
+        self._take(self.connection.room_filled, size, size)
+
+    def _heard(self) -> None:
+        self._silence.active = True
+        if self._server.spin is not None:
+            self._server.spin.heard(self)
+
+    def _take(
+        self, receive: Callable[[Bytes], list[Opened | Request | Closing]], data: Bytes, size: int
+    ) -> None:
+        """Have the requests handled that so many bytes complete."""
+        server = self._server
         left = server.requests_left
-        if left <= 0 or self._later is not None or self._outgoing.congested:
-            self._wait(server.line, (), data)
-            return
         turn, hastened = server.turn, False
         begins = turn.begin()
         try:
-            events = self.connection.receive_data(data)
+            events = receive(data)
             server.requests_left = left - len(events)
             handled = self._handle(events if len(events) <= left else events[:left])
             if handled < len(events) and self._closing_since is None:
                 line = server.held if handled < left and not self.congested else server.line
-                self._wait(line, events[handled:], data)
+                self._wait(line, events[handled:], size)
             elif handled == 1:
                 hastened = self._hasten()
             if handled != 1 or server.gathered_bytes or server.requests_left <= HASTENED_LEFT:
@@ -333,9 +363,13 @@ class BrokerSession(asyncio.Protocol):
             self._silence.frame = frame  # a turn is no excuse for a frame that is not whole
 
     def _wait(
-        self, line: TurnLine, events: Sequence[Opened | Request | Closing], data: bytes
+        self,
+        line: TurnLine,
+        events: Sequence[Opened | Request | Closing],
+        size: int,
+        data: bytes = b"",
     ) -> None:
-        """Keep requests and the ``data`` they are of, or data alone; the connection joins a line.
+        """Keep requests that so many bytes have completed, or ``data``; it joins a line.
 
         If it is in a line already, it stays there.
         """
@@ -344,10 +378,10 @@ class BrokerSession(asyncio.Protocol):
             later = self._later = WaitingInput(line)
             line.add(self)
         if events:
-            later.cut(events, len(data))
+            later.cut(events, size)
         else:
             later.pieces.append(data)
-        later.size += len(data)
+        later.size += size
         self._count_gathered()
         self._pause()
 

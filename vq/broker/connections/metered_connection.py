@@ -177,6 +177,7 @@ class MeteredConnection:
 
     Attributes:
         inner: The connection itself.
+        parser: See ``ServerConnection``.
         holds: Nothing is to be read from the peer now.
     """
 
@@ -194,10 +195,12 @@ class MeteredConnection:
         "_session",
         "holds",
         "inner",
+        "parser",
     )
 
     def __init__(self, inner: ServerConnection, session: "BrokerSession", meters: Meters) -> None:
         self.inner = inner
+        self.parser = inner.parser
         self._session = session
         self._meters = meters
         self._accounts: tuple[UsageAccount, ...] = ()
@@ -281,12 +284,29 @@ class MeteredConnection:
         while self._data and not self.holds:
             piece = self._data.popleft()
             self._kept_bytes -= len(piece)
-            events = self.inner.receive_data(piece)
-            count = self._pass(events, passed)
-            if count < len(events):
-                self._kept.extend(events[count:])
-                self._kept_bytes += _bytes_of(events[count:])
+            self._pass_or_keep(self.inner.receive_data(piece), passed)
         return passed
+
+    @property
+    def keeps(self) -> bool:
+        """See ``ServerConnection``."""
+        return bool(self.holds or self._kept or self._data)
+
+    def room_filled(self, size: int) -> list[Opened | Request | Closing]:
+        """See ``ServerConnection``, and ``receive_data``."""
+        passed: list[Opened | Request | Closing] = []
+        self._pass_or_keep(self.inner.room_filled(size), passed)
+        return passed
+
+    def _pass_or_keep(
+        self,
+        events: Sequence[Opened | Request | Closing],
+        passed: list[Opened | Request | Closing],
+    ) -> None:
+        count = self._pass(events, passed)
+        if count < len(events):
+            self._kept.extend(events[count:])
+            self._kept_bytes += _bytes_of(events[count:])
 
     def reply(self, request_id: RequestId, message: Header, body: Buffer = b"") -> list[Buffer]:
         """See ``ServerConnection``."""

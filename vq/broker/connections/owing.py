@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from vq.broker.connections.broker_session import BrokerSession
     from vq.broker.connections.server import Server
 
-__all__ = ["OWED_MIN", "REFUSED_BYTES", "UNTAKEN_S", "Owing"]
-
 #: So many bytes that were read in vain count as one refused request.
 REFUSED_BYTES: Final = 16 * KIB
 #: What others of the same debtor bring does not slow down a connection that owes less than this.

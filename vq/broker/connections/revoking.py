@@ -15,8 +15,6 @@ from vq.broker.connections.server import Server
 from vq.broker.security.authority import Authority
 from vq.broker.security.known_rules import KnownRules
 
-__all__ = ["Revoker"]
-
 #: Partitions that are looked at in one turn of the loop.
 LOOKS_PER_TURN: Final = 1_000
 

@@ -214,6 +214,7 @@ class Server:
                 self._gate.identity,
                 proving=self.proving,
                 requests_max=self.limits.requests_in_flight_max,
+                room_left=self._room_left,
             )
         return ServerConnection(
             self._gate.identity,
@@ -221,7 +222,15 @@ class Server:
             mechanisms=authentication.mechanisms,
             proving=self.proving,
             requests_max=self.limits.requests_in_flight_max,
+            room_left=self._room_left,
         )
+
+    def _room_left(self) -> int:
+        """Return for how many bytes there may be room before they come.
+
+        A half of what may be kept: what is only announced must not end those that have sent more.
+        """
+        return self.limits.gathered_bytes_max // 2 - self.gathered_bytes
 
     # Quotas -------------------------------------------------------------------------------------
     def _quotas_changed(self) -> None:

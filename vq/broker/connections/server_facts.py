@@ -7,8 +7,6 @@ from vq.broker.base.facts import Fact, Facts, counter, gauge
 from vq.broker.connections.server import Server
 from vq.broker.security.authentication import Authentication
 
-__all__ = ["server_facts"]
-
 
 def server_facts(server: Server) -> Iterator[Facts[Any]]:
     """Return what a server tells."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from vq.broker.base.facts import Fact, Facts, counter, histogram
+from vq.broker.base.facts import Fact, Facts, counter, counters, histogram
 from vq.broker.base.histogram import Histogram
 from vq.broker.base.notice import Notice
 from vq.broker.standing.role import Role
@@ -165,34 +165,15 @@ class Context:
                 lambda counters: counters.bytes_out,
                 status="bytes_out",
             ),
-            counter(
-                "vq_deleted_bytes",
-                "Bytes of logs that retention deleted.",
-                lambda counters: counters.deleted_bytes,
-            ),
-            counter(
-                "vq_deleted_blocks",
-                "Blocks that retention deleted.",
-                lambda counters: counters.deleted_blocks,
-            ),
-            counter(
-                "vq_deleted_early_bytes",
-                "Of vq_deleted_bytes: those before their time, since a disk was too full.",
-                lambda counters: counters.deleted_early_bytes,
-            ),
-            counter(
-                "vq_archived_bytes",
-                "Bytes of blocks that became archives.",
-                lambda counters: counters.archived_bytes,
-            ),
-            counter(
-                "vq_archived_blocks",
-                "Blocks that became archives.",
-                lambda counters: counters.archived_blocks,
-            ),
-            counter(
-                "vq_archived_early_bytes",
-                "Of vq_archived_bytes: those before their time, since a disk was too full.",
-                lambda counters: counters.archived_early_bytes,
+            *counters(
+                "vq_",
+                deleted_bytes="Bytes of logs that retention deleted.",
+                deleted_blocks="Blocks that retention deleted.",
+                deleted_early_bytes="Of vq_deleted_bytes: those before their time, since a disk "
+                "was too full.",
+                archived_bytes="Bytes of blocks that became archives.",
+                archived_blocks="Blocks that became archives.",
+                archived_early_bytes="Of vq_archived_bytes: those before their time, since a disk "
+                "was too full.",
             ),
         )

@@ -8,8 +8,6 @@ from vq.errors import VqError
 from vq.store.log.log_config import LogState
 from vq.store.records.format import BatchHeader
 
-__all__ = ["append_copied", "begin_copying", "end_copying", "show_copied"]
-
 
 def append_copied(
     channel: Channel, data: bytes | memoryview, batches: Sequence[BatchHeader] | None = None

@@ -12,19 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from vq.store.log.lookup import EpochEnd
 
-__all__ = [
-    "accepts",
-    "acknowledges",
-    "committed",
-    "common_end",
-    "counted",
-    "counts_flushed",
-    "may_join",
-    "may_offer",
-    "may_shrink",
-    "parts_at",
-]
-
 
 def accepts(seen_epoch: int, epoch: int) -> bool:
     """Return whether a node that has stored ``seen_epoch`` takes anything from ``epoch``.

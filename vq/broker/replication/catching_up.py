@@ -12,8 +12,6 @@ may join.
 from collections.abc import Callable, Mapping
 from typing import Final, Generic, TypeVar
 
-__all__ = ["ARRIVAL_S", "COMPARE_MAX_S", "LAG_MAX_S", "NEAR_S", "Pursuit"]
-
 K = TypeVar("K")
 
 #: A node in sync that was not where the logs ended so long ago leaves the set. Sends wait for it,

@@ -9,8 +9,6 @@ from vq.broker.base.tasks import Tasks
 from vq.log_lines import get_logger
 from vq.store.log.unflushed import Unflushed
 
-__all__ = ["Doubt"]
-
 logger = get_logger(__name__)
 
 

@@ -5,8 +5,6 @@ from vq.broker.replication.doubt import Doubt
 from vq.broker.replication.soundness import Soundness
 from vq.coordination.brokers.fitness import Fitness
 
-__all__ = ["NodeFitness"]
-
 
 class NodeFitness(Fitness):
     """See ``Fitness``. Loop-bound.

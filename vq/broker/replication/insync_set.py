@@ -246,10 +246,13 @@ class InSyncSet:
 
     def _await_near(self, channels: Collection[Channel], copying: Collection[str]) -> None:
         """Have nodes count that are nearly there."""
+        coming = sorted(set(copying) - self._role.insync)
+        if not coming:  # usual, and then no log is looked at
+            return
         now = self._clock.monotonic()
         if not self._partitions.knows_all() or not all(each.tells_end for each in channels):
             return  # nobody may join
-        for node in sorted(set(copying) - self._role.insync):
+        for node in coming:
             if node in self._members and self._members[node].is_near():
                 self._awaited[node] = now
                 self._count()

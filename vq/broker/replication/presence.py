@@ -25,8 +25,6 @@ from vq.log_lines import get_logger
 from vq.model import Address
 from vq.version import __version__
 
-__all__ = ["Presence"]
-
 logger = get_logger(__name__)
 
 

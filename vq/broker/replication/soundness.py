@@ -28,8 +28,6 @@ from vq.clock import Clock
 from vq.errors import CoordinationError, HandOverFailed, NotMaster
 from vq.log_lines import get_logger
 
-__all__ = ["Soundness", "hands_over_at"]
-
 logger = get_logger(__name__)
 
 #: How often it is looked whether there is damage; most is repaired before that.

@@ -8,8 +8,6 @@ session that needs more than a turn has goes on in a later one, behind those tha
 from collections.abc import Callable
 from typing import Final, Protocol
 
-__all__ = ["STEPS_PER_TURN", "FetchTurns", "Stepping"]
-
 #: Steps in one turn, some 2 ms each at most: 128 KiB are looked through, an offset is checked,
 #: which may walk through a batch of thousands of records, or a few partitions are looked for.
 STEPS_PER_TURN: Final = 8

@@ -18,8 +18,6 @@ from vq.message_filter import Filter
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 
-__all__ = ["get"]
-
 
 def get(
     fetches: ServedSessions, session: Session, request_id: RequestId, header: wire.GetRequest

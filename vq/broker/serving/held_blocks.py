@@ -25,8 +25,6 @@ from vq.store.log.block_facts import BlockFacts, read_facts, read_first_ms
 from vq.store.log.log import Log
 from vq.store.log.piece import Piece
 
-__all__ = ["HeldBlocks"]
-
 #: Size at which an answer takes no further block; in Hessian, which names every field, a block
 #: takes some hundred bytes more.
 ANSWER_BYTES: Final = limits.FRAME_HEADER_BYTES_MAX // 4

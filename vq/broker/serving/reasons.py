@@ -23,8 +23,6 @@ from vq.errors import Busy, DiskFull, InvalidRequest, NotMaster, VqError
 from vq.remoting import wire_pb2 as wire
 from vq.shown import shown
 
-__all__ = ["Reasons"]
-
 _Copied = wire.ReplicateRequest | wire.EpochEndRequest
 
 

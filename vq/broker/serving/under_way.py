@@ -9,8 +9,6 @@ from collections import Counter
 from vq.broker.base.session import Session
 from vq.errors import Busy
 
-__all__ = ["UnderWay"]
-
 
 class UnderWay:
     """Counts the requests of one kind. Loop-bound.

@@ -4,7 +4,7 @@ from collections.abc import Coroutine, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from vq.broker.base.facts import Facts, counter, gauge
+from vq.broker.base.facts import Facts, counters, gauge
 from vq.broker.base.runner import Runner
 from vq.broker.base.session import Session
 from vq.broker.journal.outbox import Outbox
@@ -133,39 +133,17 @@ class SharedJournals:
                 "Members of these shared groups that wait for messages.",
                 lambda _: sum(len(each.receivers) for each in self.readers.all.values()),
             ),
-            counter(
-                "vq_shared_delivered",
-                "Messages that this node has given to members of shared groups.",
-                lambda _: self.counts.delivered,
-            ),
-            counter(
-                "vq_shared_redelivered",
-                "Of these, messages that were delivered before.",
-                lambda _: self.counts.redelivered,
-            ),
-            counter(
-                "vq_shared_acked",
-                "Messages that members of shared groups have acknowledged.",
-                lambda _: self.counts.acked,
-            ),
-            counter(
-                "vq_shared_released",
-                "Messages that members of shared groups have given back.",
-                lambda _: self.counts.released,
-            ),
-            counter(
-                "vq_shared_rejected",
-                "Messages that members of shared groups have given up.",
-                lambda _: self.counts.rejected,
-            ),
-            counter(
-                "vq_shared_extended",
-                "Messages whose lease members of shared groups have made longer.",
-                lambda _: self.counts.extended,
-            ),
-            counter(
-                "vq_shared_lost",
-                "Messages that members wanted to settle after their lease had ended.",
-                lambda _: self.counts.lost,
+        )
+        yield Facts[SharedCounts].of(
+            self.counts,
+            *counters(
+                "vq_shared_",
+                delivered="Messages that this node has given to members of shared groups.",
+                redelivered="Of these, messages that were delivered before.",
+                acked="Messages that members of shared groups have acknowledged.",
+                released="Messages that members of shared groups have given back.",
+                rejected="Messages that members of shared groups have given up.",
+                extended="Messages whose lease members of shared groups have made longer.",
+                lost="Messages that members wanted to settle after their lease had ended.",
             ),
         )

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Final
 
 from vq import limits
-from vq.broker.base.facts import Facts, counter, gauge
+from vq.broker.base.facts import Facts, counters, gauge
 from vq.broker.base.runner import Runner
 from vq.broker.base.session import Session
 from vq.broker.journal.outbox import Outbox
@@ -89,19 +89,14 @@ class Timers:
                 "Delayed messages that wait on this node, or are due and not delivered yet.",
                 lambda _: sum(map(len, self.readers.all.values())),
             ),
-            counter(
-                "vq_delayed_delivered",
-                "Delayed messages that this node has delivered.",
-                lambda _: self.counts.delivered,
-            ),
-            counter(
-                "vq_delayed_cancelled",
-                "Delayed messages that this node has seen cancelled.",
-                lambda _: self.counts.cancelled,
-            ),
-            counter(
-                "vq_delayed_undeliverable",
-                "Delayed messages whose topic or partition was gone when they were due.",
-                lambda _: self.counts.undeliverable,
+        )
+        yield Facts[Counts].of(
+            self.counts,
+            *counters(
+                "vq_delayed_",
+                delivered="Delayed messages that this node has delivered.",
+                cancelled="Delayed messages that this node has seen cancelled.",
+                undeliverable="Delayed messages whose topic or partition was gone when they were "
+                "due.",
             ),
         )

@@ -4,7 +4,7 @@ from collections.abc import Coroutine, Iterator
 from functools import partial
 from typing import Any, Final
 
-from vq.broker.base.facts import Facts, counter, gauge
+from vq.broker.base.facts import Facts, counter, counters, gauge
 from vq.broker.base.runner import Runner
 from vq.broker.base.session import Session
 from vq.broker.journal.outbox import Outbox
@@ -208,20 +208,15 @@ class Journals:
                 "Times that this node has asked a producer what is to become of a half message.",
                 lambda _: self.counts.checks,
             ),
-            counter(
-                "vq_transactions_committed",
-                "Transactions that this node has seen committed.",
-                lambda _: self.counts.committed,
-            ),
-            counter(
-                "vq_transactions_rolled_back",
-                "Transactions that this node has seen rolled back.",
-                lambda _: self.counts.rolled_back,
-            ),
-            counter(
-                "vq_transactions_undeliverable",
-                "Parts of transactions whose topic or partition was gone when they were committed.",
-                lambda _: self.counts.undeliverable,
+        )
+        yield Facts[JournalCounts].of(
+            self.counts,
+            *counters(
+                "vq_transactions_",
+                committed="Transactions that this node has seen committed.",
+                rolled_back="Transactions that this node has seen rolled back.",
+                undeliverable="Parts of transactions whose topic or partition was gone when they "
+                "were committed.",
             ),
         )
 

@@ -168,8 +168,8 @@ def _show_nodes(invocation: Invocation, found: ArchiveRun) -> None:
                     **_total(each),
                 }
             )
-    columns = ("group", "node", "state", "topic", *_TOTAL)
-    invocation.output.table(rows, columns=columns, optional=("topic", "error"))
+    columns = f"group node state topic {_TOTAL}"
+    invocation.output.table(rows, columns=columns, optional="topic error")
     for node in found.nodes:
         if node.omitted:
             invocation.output.remark(
@@ -200,8 +200,8 @@ def history(invocation: Invocation, limit: int) -> None:
     else:
         output.table(
             [_run_row(each) for each in found],
-            columns=("run", "as_of", "kind", "topic", "by", "state", "missing", *_TOTAL),
-            optional=("topic", "error"),
+            columns=f"run as_of kind topic by state missing {_TOTAL}",
+            optional="topic error",
         )
         if not found:
             output.remark("no run yet; the daily one comes once a topic has its blocks archived")
@@ -210,7 +210,7 @@ def history(invocation: Invocation, limit: int) -> None:
         raise CommandFailed(f"run {newest.number} has failed: {newest.error or newest.total.error}")
 
 
-_TOTAL = ("blocks", "bytes", "zip_bytes", "failed", "later", "error")
+_TOTAL = "blocks bytes zip_bytes failed later error"
 
 
 def _total(found: ArchiveTopicRun) -> dict[str, Any]:

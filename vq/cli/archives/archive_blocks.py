@@ -84,19 +84,7 @@ def list_(
     _fail_if_silent(silent)
 
 
-_COLUMNS = (
-    "topic",
-    "partition",
-    "start",
-    "end",
-    "first",
-    "last",
-    "messages",
-    "bytes",
-    "zip_bytes",
-    "node",
-    "where",
-)
+_COLUMNS = "topic partition start end first last messages bytes zip_bytes node where"
 
 
 def _row(found: ArchivedBlock) -> dict[str, Any]:
@@ -167,8 +155,8 @@ def verify(
         output.document([{**_BLOCK(each.block), **_VERIFIED(each)} for each in found])
     else:
         rows = [_verified_row(each) for each in found]
-        columns = ("topic", "partition", "start", "end", "node", "where", "state", "problem")
-        output.table(rows, columns=columns, optional=("problem",))
+        columns = "topic partition start end node where state problem"
+        output.table(rows, columns=columns, optional="problem")
         if not found and not silent:
             output.remark("nothing is archived")
     damaged = [each for each in found if each.problem]
@@ -234,7 +222,7 @@ def restore(
         output.document({"done": yes, "blocks": blocks})
     else:
         rows = [{**_row(block), "error": error or None} for block, error in found]
-        output.table(rows, columns=(*_COLUMNS, "error"), optional=("error",))
+        output.table(rows, columns=f"{_COLUMNS} error", optional="error")
         good = [block for block, error in found if not error]
         size = bytes_text(sum(block.size_bytes for block in good))
         what = "restored" if yes else "would be restored; give --yes to do it"

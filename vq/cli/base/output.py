@@ -45,10 +45,10 @@ class Output:
         self,
         rows: Sequence[Mapping[str, Value]],
         *,
-        columns: Sequence[str],
-        optional: Sequence[str] = (),
+        columns: str,
+        optional: str = "",
     ) -> None:
-        """Print rows that all have the keys ``columns``; JSON is a list of objects.
+        """Print rows that all have the keys ``columns``, a text; JSON is a list of objects.
 
         A column has the name of its field in JSON and in ``record``.
         A row may have more keys than are shown as columns: JSON has them all. Where a terminal is
@@ -58,24 +58,24 @@ class Output:
         if self.as_json:
             self.document(list(rows))
             return
-        if optional:
-            rows = [
-                {key: "-" if v is None and key in optional else v for key, v in row.items()}
-                for row in rows
-            ]
+        names, may_lack = columns.split(), optional.split()
+        rows = [
+            {key: "-" if v is None and key in may_lack else v for key, v in row.items()}
+            for row in rows
+        ]
         if self._stdout.isatty():
-            self._rich_table(rows, columns)
+            self._rich_table(rows, names)
         else:
-            self._line("\t".join(columns))
+            self._line("\t".join(names))
             for row in rows:
-                self._line("\t".join(_plain(row[column]) for column in columns))
+                self._line("\t".join(_plain(row[name]) for name in names))
 
-    def record(self, values: Mapping[str, Any], *, shown: Sequence[str] | None = None) -> None:
+    def record(self, values: Mapping[str, Any], *, shown: str | None = None) -> None:
         """Print the fields of one thing, one a line; JSON is one object with all of them."""
         if self.as_json:
             self.document(values)
             return
-        names = list(values) if shown is None else shown
+        names = list(values) if shown is None else shown.split()
         width = max(map(len, names), default=0) if self._stdout.isatty() else 0
         for name in names:
             separator = "  " if width else "\t"

@@ -30,7 +30,7 @@ from vq.operations.base.connect import cluster_client
 from vq.remoting.ports import free_port
 
 PARTS = ("async", "sync", "consume", "latency")
-_COLUMNS = ("benchmark", "messages", "per_second", "mb_per_s", "p50_ms", "p99_ms", "max_ms")
+_COLUMNS = "benchmark messages per_second mb_per_s p50_ms p99_ms max_ms"
 _WARM_UP_S = 1.0
 #: The parts that an option has an effect on; ``consume`` receives what ``async`` would send.
 _USED_BY = {

@@ -57,7 +57,7 @@ def _list(invocation: Invocation) -> None:
     if invocation.output.as_json:
         invocation.output.document(_CUT_FILE.all(files))
     else:
-        columns = ("file", "cause", "messages", "bytes", "offsets", "epochs", "written")
+        columns = "file cause messages bytes offsets epochs written"
         invocation.output.table([_row(each) for each in files], columns=columns)
     for each in silent:
         invocation.output.remark(each)

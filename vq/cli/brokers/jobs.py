@@ -41,11 +41,8 @@ def jobs(invocation: Invocation, name: str | None) -> None:
     else:
         output.table(
             [_row(node, each) for node in found for each in node.jobs],
-            columns=(
-                *("group", "node", "job", "trigger", "state", "last", "took", "late"),
-                *("next", "runs", "failed", "reason"),
-            ),
-            optional=("last", "took", "late", "next", "reason"),
+            columns="group node job trigger state last took late next runs failed reason",
+            optional="last took late next reason",
         )
         for each in found:
             if not each.jobs:

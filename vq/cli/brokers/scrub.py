@@ -43,12 +43,12 @@ def scrub(invocation: Invocation) -> None:
     if output.as_json:
         output.document(_SCRUB.all(found))
     else:
-        shown = ("begun", "ended", "next", "read", "stored", "rate", "damaged", "repaired")
+        shown = "begun ended next read stored rate damaged repaired"
         rows = [_row(each) for each in found]
         output.table(
             rows,
-            columns=("group", "node", *shown, "error"),
-            optional=("begun", "ended", "next", "read", "error"),
+            columns=f"group node {shown} error",
+            optional="begun ended next read error",
         )
     silent = sum(1 for each in found if each.error)
     damaged = sum(each.damaged_ranges or 0 for each in found)

@@ -188,13 +188,8 @@ def _show_groups(invocation: Invocation, found: Sequence[GroupLoad]) -> None:
         }
         for each in found
     ]
-    output.table(
-        rows,
-        columns=(
-            *("group", "pool", "partitions", "bytes", "messages"),
-            *("stored", "free", "busy", "flush", "state"),
-        ),
-    )
+    columns = "group pool partitions bytes messages stored free busy flush state"
+    output.table(rows, columns=columns)
 
 
 def _group_state(group: GroupLoad) -> str:
@@ -245,11 +240,10 @@ def _show_loads(invocation: Invocation, rows: list[dict[str, Any]], by: str) -> 
         }
         for row in rows
     ]
-    first = ("topic", "pool", "partitions", "groups")
+    first = "topic pool partitions groups"
     if by == "partitions":
-        first = ("topic", "partition", "group", "error")
-    columns = (*first[:3], *first[3:4], "bytes", "messages", "stored")
-    output.table(shown, columns=columns, optional=("error",))
+        first = "topic partition group error"
+    output.table(shown, columns=f"{first} bytes messages stored", optional="error")
 
 
 # plan ---------------------------------------------------------------------------------------------
@@ -450,8 +444,8 @@ def _show_plan(invocation: Invocation, found: AllocationPlan) -> None:
     output.title(f"Plan {found.id}: the highest group as a multiple of the mean")
     output.table(
         scores,
-        columns=("goal", "pool", "groups", "before", "after", "highest"),
-        optional=("highest",),
+        columns="goal pool groups before after highest",
+        optional="highest",
     )
     if found.moves:
         output.title("")
@@ -468,7 +462,7 @@ def _show_plan(invocation: Invocation, found: AllocationPlan) -> None:
                 }
                 for each in found.moves
             ],
-            columns=("topic", "partition", "from", "to", "bytes", "reason"),
+            columns="topic partition from to bytes reason",
         )
     for topic in found.topics:
         if topic.pool != topic.new_pool:

@@ -90,7 +90,7 @@ def apply(invocation: Invocation, file: Path, at_a_time: int, pause_s: float, ye
         if output.as_json:
             output.document({"done": False, "changes": rows, "run": None})
         else:
-            output.table(rows, columns=("what", "name", "before", "now"))
+            output.table(rows, columns="what name before now")
         if changes:
             raise CommandFailed(
                 f"{len(changes)} thing(s) have changed since the plan was made; make it again"
@@ -195,7 +195,7 @@ def progress(invocation: Invocation, plan_id: str | None, show_all: bool) -> Non
     else:
         invocation.output.table(
             [_run_row(each) for each in found],
-            columns=("plan", "state", "done", "total", "started", "ordered_by"),
+            columns="plan state done total started ordered_by",
         )
 
 
@@ -214,7 +214,7 @@ def _print_run(invocation: Invocation, run: AllocationRun) -> None:
 def _show_run(invocation: Invocation, run: AllocationRun) -> None:
     output = invocation.output
     values = {**_run_row(run), "moving": ", ".join(run.moving) or "nothing"}
-    shown = ["plan", "state", "source", "ordered_by", "started", "by", "done", "total", "moving"]
+    shown = "plan state source ordered_by started by done total moving"
     output.record(values, shown=shown)
     for each in run.failed:
         output.remark(f"{each.topic}-{each.partition} was not moved: {each.error}")

@@ -13,10 +13,8 @@ from vq.cli.base.json_schema import Shape, as_text, having, maybe, record, shows
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options
 from vq.cli.base.output import Output
 from vq.cli.brokers.diverged import diverged
-from vq.cli.brokers.epoch import raise_epoch_command
+from vq.cli.brokers.last_resorts import raise_epoch_command, replace_secret_command, unclean
 from vq.cli.brokers.scrub import scrub
-from vq.cli.brokers.secret import replace_secret_command
-from vq.cli.brokers.unclean import unclean
 from vq.cli.cluster.definitions import export, import_
 from vq.cli.topics.topic_settings import (
     SETTINGS,
@@ -161,10 +159,9 @@ def show_brokers(output: Output, rows: list[dict[str, Any]], found: ClusterStatu
         shown.append(
             {**row, "lag": _lag_text(row), "answers": answers, "draining": _draining_text(report)}
         )
-    columns = ["group", "node", "address", "role", "epoch", "in_sync", "lag", "answers"]
-    if any(row["draining"] for row in shown):
-        columns.insert(4, "draining")
-    output.table(shown, columns=columns, optional=("lag", "draining"))
+    drains = "draining " if any(row["draining"] for row in shown) else ""
+    columns = f"group node address role {drains}epoch in_sync lag answers"
+    output.table(shown, columns=columns, optional="lag draining")
 
 
 def _draining_text(report: BrokerReport) -> str | None:

@@ -111,7 +111,7 @@ def import_(invocation: Invocation, file: Path, prune: bool, offsets: bool, yes:
     else:
         output.table(
             [_row(each) for each in steps if _is_shown(each)],
-            columns=("action", "kind", "name", "changes"),
+            columns="action kind name changes",
         )
         left = sum(not _is_shown(each) for each in steps)
         output.remark(f"{left} thing(s) are as the file says")

@@ -129,7 +129,7 @@ def repair(invocation: Invocation, backup: Path | None, yes: bool) -> None:
     if output.as_json:
         output.document({"done": yes, "backup": written, "repairs": rows})
     else:
-        output.table(rows, columns=tuple(_REPAIRED.fields), optional=("why_not",))
+        output.table(rows, columns=" ".join(_REPAIRED.fields), optional="why_not")
         if written is not None:
             output.remark(f"the tree as it was is in {written}")
     if not found:
@@ -222,7 +222,7 @@ def secure(
         return
     output.record(counts)
     if rows:
-        output.table(rows[:_STEPS_SHOWN], columns=("path", "found", "wanted"))
+        output.table(rows[:_STEPS_SHOWN], columns="path found wanted")
     if len(rows) > _STEPS_SHOWN:
         output.remark(f"... and {len(rows) - _STEPS_SHOWN} more; --json has all")
     if yes:
@@ -403,7 +403,7 @@ def _show_import(invocation: Invocation, planned: PlannedImport, *, yes: bool) -
         output.remark(f"cluster {planned.source}, exported at {utc(planned.time_ms)}")
         output.record(counts)
         output.title("")
-        output.table(steps[:_STEPS_SHOWN], columns=("action", "path"))
+        output.table(steps[:_STEPS_SHOWN], columns="action path")
         if len(steps) > _STEPS_SHOWN:
             output.remark(f"{len(steps) - _STEPS_SHOWN} more nodes; --json has them all")
     if planned.refused:

@@ -280,7 +280,7 @@ def list_(invocation: Invocation, database: str | None) -> None:
         }
         for each in found
     ]
-    invocation.output.table(rows, columns=["name", "role", "state"])
+    invocation.output.table(rows, columns="name role state")
 
 
 @account.command()
@@ -406,7 +406,7 @@ def list_tokens(invocation: Invocation, account: str | None, database: str | Non
         }
         for each in found
     ]
-    invocation.output.table(rows, columns=["account", "name", "role", "state"])
+    invocation.output.table(rows, columns="account name role state")
 
 
 @token.command(name="add")

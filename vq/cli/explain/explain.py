@@ -158,7 +158,7 @@ def disk(invocation: Invocation, name: str) -> None:
             }
             for row, each in zip(rows[:_TOPICS_SHOWN], found.topics, strict=False)
         ],
-        columns=("topic", "bytes", "a_day", "held", "kept"),
+        columns="topic bytes a_day held kept",
     )
     if len(rows) > _TOPICS_SHOWN:
         invocation.output.remark(f"{len(rows) - _TOPICS_SHOWN} more topics; --json has them all")

@@ -15,7 +15,6 @@ from vq.cli.groups.group_balance import history, plan
 from vq.cli.groups.group_failed import failed
 from vq.cli.groups.group_making import clone, create, export, import_
 from vq.cli.groups.group_reset import reset
-from vq.cli.groups.group_shared import shared
 from vq.cli.groups.group_terms import TERMS, alter, roll, terms_text, topics_read
 from vq.client.cluster import ClusterClient
 from vq.coordination.tree.values.group_terms import BAD_RECORD, GroupModel
@@ -39,6 +38,7 @@ from vq.operations.groups.groups import (
     readable_groups,
 )
 from vq.operations.groups.lag_rules import LagThresholds
+from vq.operations.groups.shared import SharedGroupDescription, describe_shared_group
 
 _PROGRESS: Final = Shape(GroupProgress, "* beyond_end")
 _MEMBER: Final = Shape(GroupMember)
@@ -69,16 +69,7 @@ _GROUP: Final = Shape(
     patterns=_patterns,
 )
 
-_COLUMNS = (
-    "topic",
-    "partition",
-    "owner",
-    "committed",
-    "end",
-    "lag_bytes",
-    "lag_messages",
-    "lag_s",
-)
+_COLUMNS = "topic partition owner committed end lag_bytes lag_messages lag_s"
 
 
 @click.group(cls=Commands)
@@ -86,7 +77,7 @@ def group() -> None:
     """List, describe, make, change, reset and delete consumer groups; forget topics."""
 
 
-for command in (reset, plan, history, shared, alter, roll, create, clone, export, import_, failed):
+for command in (reset, plan, history, alter, roll, create, clone, export, import_, failed):
     group.add_command(command)
 
 
@@ -177,8 +168,8 @@ def _show_list(
         }
         for each in found
     ]
-    columns = ("group", "topics", "members", *(_LAGS if with_lag else ("model", "start")))
-    invocation.output.table(rows, columns=columns, optional=("cause",))
+    columns = f"group topics members {' '.join(_LAGS) if with_lag else 'model start'}"
+    invocation.output.table(rows, columns=columns, optional="cause")
     if not rows:
         config = invocation.client_config()
         invocation.output.remark(f"cluster {config.cluster!r} has no consumer groups")
@@ -337,7 +328,7 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
             f"{name}` shows what is open behind it"
         )
     output.title("")
-    output.table(members, columns=("member", "host", "pid", "partitions"))
+    output.table(members, columns="member host pid partitions")
     output.title("")
     output.table(rows, columns=_COLUMNS)
     if any(each.committed_is_copy for each in found.partitions):
@@ -444,3 +435,25 @@ def _summary(found: GroupDescription) -> dict[str, Any]:
     del fields["patterns"]
     own = {"topics": topics, **({"patterns": patterns} if patterns else {})}
     return {**fields, **terms_text(found.terms), **own}
+
+
+# shared ---------------------------------------------------------------------------------------
+@group.command()
+@click.argument("name", shell_complete=group_names)
+@shows(Shape(SharedGroupDescription))
+@command_options
+def shared(invocation: Invocation, name: str) -> None:
+    """Show which messages of a shared group are not done.
+
+    Messages are told by their numbers: all before low are done, from cursor on none was delivered.
+    Of those between, open are not done: members have held of them, and waiting are due later, since
+    they have failed; redelivered were delivered more than once. deliveries_max is how often one of
+    these was delivered at most.
+    """
+    found, output = invocation.call(describe_shared_group, name), invocation.output
+    if output.as_json:
+        output.document(asdict(found))
+        return
+    columns = "topic partition low cursor open held waiting redelivered deliveries_max"
+    output.table([asdict(each) for each in found.partitions], columns=columns)
+    output.remark(f"{found.receiving} member(s) wait for messages")

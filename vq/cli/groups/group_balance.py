@@ -43,11 +43,11 @@ def plan(invocation: Invocation, name: str, strategy: str | None, members: int |
     if output.as_json:
         output.document(asdict(planned))
         return
-    output.table(shares, columns=("member", "now", "then"))
+    output.table(shares, columns="member now then")
     output.title("")
     output.table(
         [{name: "-" if value is None else value for name, value in each.items()} for each in moves],
-        columns=("topic", "partition", "before", "after"),
+        columns="topic partition before after",
     )
     output.remark(
         f"{len(moves)} of {planned.partitions} partition(s) of group {name} would move with the "
@@ -85,7 +85,7 @@ def history(invocation: Invocation, name: str, topic: str | None, partition: int
             {**asdict(each), "time": utc(each.time_ms), "before": each.before or "-"}
             for each in found
         ],
-        columns=("time", "topic", "partition", "before", "member", "reason"),
+        columns="time topic partition before member reason",
     )
     if not found:
         output.remark(f"no claim of group {name!r} is remembered")

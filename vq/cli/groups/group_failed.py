@@ -25,18 +25,7 @@ from vq.operations.groups.failed import (
 )
 
 _NAME: Final = click.argument("name", shell_complete=group_names)
-_COLUMNS: Final = (
-    "member",
-    "topic",
-    "partition",
-    "offset",
-    "id",
-    "key",
-    "attempts",
-    "skipped",
-    "state",
-    "reason",
-)
+_COLUMNS: Final = "member topic partition offset id key attempts skipped state reason"
 
 
 @click.group(cls=Commands)
@@ -77,7 +66,7 @@ def list_(invocation: Invocation, name: str, ids: tuple[int, ...]) -> None:
     if output.as_json:
         output.document([_as_json(name, each) for each in found])
     else:
-        output.table([_as_row(each) for each in found], columns=_COLUMNS, optional=("key",))
+        output.table([_as_row(each) for each in found], columns=_COLUMNS, optional="key")
         if not found:
             output.remark(f"no member of group {name} on this machine has skipped a message")
     if unread:

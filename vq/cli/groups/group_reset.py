@@ -26,7 +26,7 @@ RESET: Final = Shape(
     "skips repeats was_stopped=before.stopped?",
 )
 
-COLUMNS = ("topic", "partition", "from", "to", "skips", "repeats")
+COLUMNS = "topic partition from to skips repeats"
 
 
 @click.command()

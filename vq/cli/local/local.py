@@ -39,7 +39,7 @@ from vq.model import Message
 _DIRECTORY: Final = click.argument(
     "directory", type=click.Path(file_okay=False, path_type=Path), metavar="DIR"
 )
-_COLUMNS: Final = ("id", "state", "priority", "attempts", "due", "key", "content")
+_COLUMNS: Final = "id state priority attempts due key content"
 _CONTENT_CHARS: Final = 60
 _LIMIT: Final = 100
 
@@ -197,7 +197,7 @@ def list_(
     if output.as_json:
         output.document([_as_json(each) for each in found])
         return
-    output.table([_as_row(each) for each in found], columns=_COLUMNS, optional=("due", "key"))
+    output.table([_as_row(each) for each in found], columns=_COLUMNS, optional="due key")
     if not found:
         which = "message" if state is None else f"message that is {state!r}"
         output.remark(f"the queue in {directory} has no {which}")
@@ -208,7 +208,7 @@ def _show_damaged(output: Output, directory: Path, found: Sequence[DamagedMessag
     if output.as_json:
         output.document(rows)
         return
-    output.table(rows, columns=DamagedMessages._fields)
+    output.table(rows, columns=" ".join(DamagedMessages._fields))
     if not found:
         output.remark(f"nothing of the queue in {directory} was set aside")
 

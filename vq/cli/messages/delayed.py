@@ -113,7 +113,7 @@ def _print(output: Output, topic: str | None, found: DelayedMessages, *, is_whol
         )
         return
     rows = [{**_MESSAGE(each), "due": text.utc(each.due_ms)} for each in found.first]
-    output.table(rows, columns=_COLUMNS, optional=("key", "tag"))
+    output.table(rows, columns=_COLUMNS, optional="key tag")
     if found.waiting > len(rows):
         output.remark(f"and {found.waiting - len(rows)} more that are due later (--limit)")
     if not rows and is_whole:
@@ -122,7 +122,7 @@ def _print(output: Output, topic: str | None, found: DelayedMessages, *, is_whol
         output.remark(f"{found.unreadable} record(s) of what waits cannot be read: `vq doctor`")
 
 
-_COLUMNS: Final = ("handle", "due", "topic", "partition", "key", "tag", "bytes")
+_COLUMNS: Final = "handle due topic partition key tag bytes"
 
 
 @delayed.command()
@@ -147,7 +147,7 @@ def cancel(invocation: Invocation, handles: Sequence[SendResult]) -> None:
     if invocation.output.as_json:
         invocation.output.document(rows)
     else:
-        invocation.output.table(rows, columns=("handle", "outcome"))
+        invocation.output.table(rows, columns="handle outcome")
     unknown = sum(each["outcome"] == Cancellation.UNKNOWN.name.lower() for each in rows)
     if unknown:
         raise OutcomeUnknown(f"it is unknown whether {unknown} message(s) are cancelled; ask again")

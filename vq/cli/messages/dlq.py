@@ -114,7 +114,7 @@ def list_(invocation: Invocation) -> None:
     else:
         moments = [None if each.oldest_ms is None else text.utc(each.oldest_ms) for each in found]
         rows = [{**_counts(each), "oldest": at} for each, at in zip(found, moments, strict=True)]
-        output.table(rows, columns=("group", *_COUNTS, "oldest"), optional=("oldest",))
+        output.table(rows, columns=f"group {' '.join(_COUNTS)} oldest", optional="oldest")
         if not (rows or failed):
             output.remark("no group has dead letters")
     for error in failed:
@@ -205,18 +205,8 @@ def read(
     sys.stdout.flush()
 
 
-_READ_COLUMNS: Final = (
-    "letter",
-    "state",
-    "given_up",
-    "origin",
-    "id",
-    "key",
-    "attempts",
-    "raw",
-    "reason",
-)
-_OPTIONAL: Final = ("given_up", "origin", "key", "attempts", "raw", "reason")
+_READ_COLUMNS: Final = "letter state given_up origin id key attempts raw reason"
+_OPTIONAL: Final = "given_up origin key attempts raw reason"
 
 
 def _as_row(letter: DeadLetter) -> dict[str, Any]:

@@ -558,7 +558,7 @@ def _report(
         "stored_bytes": ratio is None,
         "compression_ratio": ratio is None,
     }
-    output.record(values, shown=[name for name in values if not hidden.get(name)])
+    output.record(values, shown=" ".join(name for name in values if not hidden.get(name)))
 
 
 def list_failures(

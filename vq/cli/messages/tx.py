@@ -133,22 +133,10 @@ def list_(invocation: Invocation, older_than: int, *, ended: bool, kept: bool) -
 
 
 _COLUMNS: Final = (
-    "transaction",
-    "state",
-    "age_s",
-    "owner",
-    "xid",
-    "parts",
-    "messages",
-    "bytes",
-    "by",
-    "next",
-    "ends",
-    "producer_group",
-    "checks",
-    "next_check",
+    "transaction state age_s owner xid parts messages bytes by next ends producer_group "
+    "checks next_check"
 )
-_OPTIONAL: Final = ("owner", "xid", "by", "ends", "producer_group", "checks", "next_check")
+_OPTIONAL: Final = "owner xid by ends producer_group checks next_check"
 
 
 def _people(found: TransactionDescription) -> dict[str, Any]:
@@ -198,8 +186,8 @@ def show(invocation: Invocation, number: int, *, content: bool) -> None:
         output.title("")
         output.table(
             parts,
-            columns=tuple(_PART.fields),
-            optional=("offset",),
+            columns=" ".join(_PART.fields),
+            optional="offset",
         )
     for message in waiting:
         output.line("")
@@ -209,26 +197,8 @@ def show(invocation: Invocation, number: int, *, content: bool) -> None:
 
 _OF_A_PLACE: Final = frozenset(("stored", "offset", "next_offset"))
 _LINES: Final = (
-    "transaction",
-    "journal",
-    "state",
-    "owner",
-    "owner_epoch",
-    "xid",
-    "begun",
-    "age_s",
-    "ends",
-    "decided",
-    "by",
-    "kept",
-    "next",
-    "stored",
-    "messages",
-    "bytes",
-    "producer_group",
-    "checks",
-    "checks_max",
-    "next_check",
+    "transaction journal state owner owner_epoch xid begun age_s ends decided by kept next "
+    "stored messages bytes producer_group checks checks_max next_check"
 )
 _DECIDED: Final = record(
     done=bool, transaction=str, state=str, by=maybe(str), stored=bool, messages=int
@@ -322,8 +292,8 @@ def recover(invocation: Invocation, database: str, older_than: int, *, yes: bool
     if output.as_json:
         output.document(rows)
     else:
-        columns = ("transaction", "age_s", "database", "state", "end", "done")
-        output.table(rows, columns=columns, optional=("database",))
+        columns = "transaction age_s database state end done"
+        output.table(rows, columns=columns, optional="database")
         if not rows:
             output.remark("nothing is prepared there for this cluster")
     if rows and not yes:

@@ -24,7 +24,7 @@ def list_(invocation: Invocation) -> None:
     A batch query ends its own.
     """
     names = invocation.call(list_writes)
-    invocation.output.table([{"write": each} for each in names], columns=("write",))
+    invocation.output.table([{"write": each} for each in names], columns="write")
 
 
 @write.command()

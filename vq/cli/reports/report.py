@@ -407,29 +407,10 @@ def _write_lag(made: "LagReport", files: ReportFiles) -> None:
 
 
 _LAG_COLUMNS: Final = (
-    "verdict",
-    "group",
-    "topic",
-    "partition",
-    "owner",
-    "lag_bytes",
-    "lag_messages",
-    "lag_seconds",
-    "trend",
-    "cause",
+    "verdict group topic partition owner lag_bytes lag_messages lag_seconds trend cause"
 )
 _ROLLED_COLUMNS: Final = (
-    "name",
-    "partitions",
-    "stopped",
-    "stalled",
-    "warning",
-    "unknown",
-    "ok",
-    "lag_bytes",
-    "lag_messages",
-    "lag_seconds",
-    "skew",
+    "name partitions stopped stalled warning unknown ok lag_bytes lag_messages lag_seconds skew"
 )
 
 
@@ -465,7 +446,7 @@ def _show_lag(invocation: Invocation, made: "LagReport", files: ReportFiles) -> 
         output.table(
             [rolled_cells(row) for row in rows],
             columns=_ROLLED_COLUMNS,
-            optional=("skew",),
+            optional="skew",
         )
         output.title("")
     if made.offenders:
@@ -473,7 +454,7 @@ def _show_lag(invocation: Invocation, made: "LagReport", files: ReportFiles) -> 
         output.table(
             made.offenders,
             columns=_LAG_COLUMNS,
-            optional=("owner", "trend", "topic", "partition"),
+            optional="owner trend topic partition",
         )
     sums = [row for rows in made.rollups.values() for row in rows]
     if any(row["filter"] for row in made.offenders) or any(

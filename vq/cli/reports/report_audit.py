@@ -28,18 +28,8 @@ from vq.cli.reports import report_schemas
 
 #: Below the directory of reports.
 NAME: Final = "audit"
-_FINDINGS: Final = ("kind", "topic", "partition", "start", "end", "node", "detail")
-_PARTITIONS: Final = (
-    "topic",
-    "partition",
-    "verdict",
-    "start",
-    "end",
-    "bytes",
-    "messages",
-    "batches",
-    "findings",
-)
+_FINDINGS: Final = "kind topic partition start end node detail"
+_PARTITIONS: Final = "topic partition verdict start end bytes messages batches findings"
 
 
 @click.command(name=NAME)
@@ -146,7 +136,7 @@ def _show(invocation: Invocation, made: "Audit", files: ReportFiles, top: int) -
     if made.partitions:
         output.title("partitions")
         output.table(
-            [{name: row[name] for name in _PARTITIONS} for row in made.partitions[:top]],
+            made.partitions[:top],
             columns=_PARTITIONS,
         )
     for note in made.notes:

@@ -30,35 +30,16 @@ from vq.cli.reports import report_schemas
 #: Below the directory of reports.
 NAME: Final = "capacity"
 _DISKS: Final = (
-    "verdict",
-    "group",
-    "node",
-    "directory",
-    "bytes_used",
-    "bytes_free",
-    "growth_bytes_per_day",
-    "full_in_days",
-    "full_earliest_days",
-    "full_latest_days",
-    "settles_at_bytes",
-    "reason",
+    "verdict group node directory bytes_used bytes_free growth_bytes_per_day full_in_days "
+    "full_earliest_days full_latest_days settles_at_bytes reason"
 )
 _TOPICS: Final = (
-    "topic",
-    "partitions",
-    "hot",
-    "idle",
-    "unknown",
-    "bytes",
-    "copies_disk_bytes",
-    "bytes_per_day",
-    "messages_per_day",
-    "mean_message_bytes",
-    "skew",
+    "topic partitions hot idle unknown bytes copies_disk_bytes bytes_per_day "
+    "messages_per_day mean_message_bytes skew"
 )
-_PARTITIONS: Final = ("verdict", "topic", "partition", "group", "bytes_per_day", "share", "reason")
-_WHAT_IFS: Final = ("topic", "action", "hours", "group", "bytes_freed", "blocks")
-_MOVES: Final = ("topic", "partition", "from", "to", "bytes_per_day", "reason")
+_PARTITIONS: Final = "verdict topic partition group bytes_per_day share reason"
+_WHAT_IFS: Final = "topic action hours group bytes_freed blocks"
+_MOVES: Final = "topic partition from to bytes_per_day reason"
 
 
 @click.command(name=NAME)
@@ -217,7 +198,7 @@ def _show(
     ):
         if rows:
             output.title(title)
-            output.table([_rounded(row, columns) for row in rows], columns=columns)
+            output.table([_rounded(row, columns.split()) for row in rows], columns=columns)
             output.title("")
     for line in moves["commands"]:
         output.remark(line)

@@ -32,7 +32,7 @@ def _words(rights: str) -> list[str]:
 
 
 _RULE: Final = Shape(AccessRule, "effect subject rights=rights_text resource=about", rights=_words)
-_COLUMNS: Final = ("effect", "subject", "rights", "resource")
+_COLUMNS: Final = "effect subject rights resource"
 
 _subject = click.argument("subject")
 _rights = click.argument("rights")

@@ -62,5 +62,5 @@ def list_(invocation: Invocation, by: str, what: str, since_ms: int | None, coun
             }
             for each in found
         ],
-        columns=("time", "who", "act", "subject", "outcome", "error"),
+        columns="time who act subject outcome error",
     )

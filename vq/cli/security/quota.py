@@ -81,7 +81,7 @@ def list_(invocation: Invocation) -> None:
         {"subject": each.subject, "limits": str(each).partition(" ")[2].replace(" ", ", ")}
         for each in quotas
     ]
-    output.table(rows, columns=("subject", "limits"))
+    output.table(rows, columns="subject limits")
     if not quotas:
         output.remark("there are no quotas: nobody is limited")
 
@@ -102,7 +102,7 @@ def show(invocation: Invocation, who: str, client: str | None) -> None:
         output.document(_LIMIT.all(found))
         return
     rows = [{**_LIMIT(each), "value": value_text(each.limit, each.value)} for each in found]
-    output.table(rows, columns=tuple(_LIMIT.fields))
+    output.table(rows, columns=" ".join(_LIMIT.fields))
     if not found:
         output.remark(f"{shown(who)} is not limited")
 

@@ -52,7 +52,7 @@ def plan(invocation: Invocation) -> None:
 
 
 def _show(output: Output, found: SecurityPlan) -> None:
-    output.table(_STEP.all(found.steps), columns=("step", "state", "standing"))
+    output.table(_STEP.all(found.steps), columns="step state standing")
     for name, why in found.unknown.items():
         output.remark(f"{name} does not tell how it takes clients: {why}")
     if found.unknown:
@@ -71,7 +71,7 @@ def _show(output: Output, found: SecurityPlan) -> None:
                 {"host": each.host, "client": each.client_id, "connections": each.connections}
                 for each in found.anonymous[:_SHOWN]
             ],
-            columns=("host", "client", "connections"),
+            columns="host client connections",
         )
     if found.missing:
         output.line("")
@@ -79,7 +79,7 @@ def _show(output: Output, found: SecurityPlan) -> None:
         rows = [
             {**_MISSING(each), "user": each.user or "anonymous"} for each in found.missing[:_SHOWN]
         ]
-        output.table(rows, columns=("user", "right", "resource", "requests", "because"))
+        output.table(rows, columns="user right resource requests because")
         left_out = len(found.missing) - len(rows) + found.missing_left_out
         if left_out:
             output.line(f"... and {left_out} more; --json has up to 200 of each broker")

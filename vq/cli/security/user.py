@@ -34,7 +34,7 @@ _USER: Final = Shape(
     "user=name roles passwords_since_s=passwords_since_ms rotating created_s by problem",
     passwords_since_s=_each_in_seconds,
 )
-_COLUMNS: Final = ("user", "roles", "password", "created", "by", "problem")
+_COLUMNS: Final = "user roles password created by problem"
 
 _name = click.argument("name")
 _password_file = click.option(
@@ -86,7 +86,7 @@ def list_(invocation: Invocation) -> None:
     if output.as_json:
         output.document(_USER.all(found))
         return
-    output.table([_row(each) for each in found], columns=_COLUMNS, optional=("problem",))
+    output.table([_row(each) for each in found], columns=_COLUMNS, optional="problem")
     if not found:
         output.remark("there are no users; `vq user add NAME` adds one")
 
@@ -174,7 +174,7 @@ def _show(invocation: Invocation, entry: UserEntry, done: str) -> None:
     if output.as_json:
         output.document(_USER(entry))
         return
-    output.table([_row(entry)], columns=_COLUMNS, optional=("problem",))
+    output.table([_row(entry)], columns=_COLUMNS, optional="problem")
     if done:
         output.remark(f"user {entry.name}: {done}")
 

@@ -17,7 +17,7 @@ _PLANNED: Final = Shape(
 _DONE: Final = Shape(Moved, "topic partition from=source to=target at_offset=offset")
 MOVES_SCHEMA: Final = some(having(_PLANNED, at_offset=maybe(int)))
 
-_COLUMNS = ("topic", "partition", "from", "to", "at_offset")
+_COLUMNS = "topic partition from to at_offset"
 
 
 def move_rows(planned: Sequence[Move], done: Sequence[Moved] | None) -> list[dict[str, Any]]:
@@ -35,6 +35,6 @@ def show_moves(
     if output.as_json:
         output.document({"done": done is not None, "moves": rows})
     else:
-        output.table(rows, columns=_COLUMNS, optional=("at_offset",))
+        output.table(rows, columns=_COLUMNS, optional="at_offset")
     if done is None and planned:
         invocation.only_planned()

@@ -13,6 +13,7 @@ from vq.cli.base.json_schema import Shape, having, record, shows, some
 from vq.cli.base.options import (
     Commands,
     Invocation,
+    WholeNumber,
     command_options,
     partitions_option,
     yes_option,
@@ -20,7 +21,6 @@ from vq.cli.base.options import (
 from vq.cli.base.output import Value
 from vq.cli.base.text import utc
 from vq.cli.topics.moves import MOVES_SCHEMA, RANGE, show_moves
-from vq.cli.topics.topic_begin import begin
 from vq.cli.topics.topic_closing import close, drain, open_
 from vq.cli.topics.topic_deleting import DELETED, delete, show_deleted, undelete
 from vq.cli.topics.topic_settings import (
@@ -44,6 +44,7 @@ from vq.operations.partitions import placements
 from vq.operations.partitions.offsets import PartitionEnds
 from vq.operations.partitions.placements import Move, Moved
 from vq.operations.topics import topics
+from vq.operations.topics.begins import NewBegin, begin_anew
 from vq.operations.topics.clocks import plan_new_logs
 from vq.operations.topics.topics import (
     HeldBack,
@@ -93,7 +94,7 @@ def create(invocation: Invocation, name: str, if_not_exists: bool, **options: An
         invocation.output.remark(f"created {name} with {len(rows)} partition(s)")
     remark_retention(invocation.output, options, settings)
     remark_threshold(invocation.output, options, settings)
-    invocation.output.table(rows, columns=("partition", "group", "state"))
+    invocation.output.table(rows, columns="partition group state")
 
 
 def _exists_text(found: Topic, wanted: TopicSettings) -> str:
@@ -133,15 +134,7 @@ def alter(invocation: Invocation, name: str, partitions: int | None, **options: 
 
 
 # list -----------------------------------------------------------------------------------------
-_LIST_COLUMNS = (
-    "topic",
-    "partitions",
-    "flush",
-    "replication",
-    "retention",
-    "writes",
-    "broker_groups",
-)
+_LIST_COLUMNS = "topic partitions flush replication retention writes broker_groups"
 
 
 def _open_groups(counts: Mapping[str, int]) -> list[str]:
@@ -209,7 +202,7 @@ def _show_list(invocation: Invocation, found: Sequence[TopicSummary]) -> None:
 
 
 # describe -------------------------------------------------------------------------------------
-_COLUMNS = ("partition", "group", "state", "earliest", "latest", "bytes", "damaged", "ranges")
+_COLUMNS = "partition group state earliest latest bytes damaged ranges"
 
 
 def _size(ends: PartitionEnds) -> int:
@@ -381,8 +374,61 @@ def heal_clock(invocation: Invocation, name: str, partitions: Sequence[int], yes
     show_moves(invocation, planned, done if yes else None)
 
 
+_BEGIN: Final = Shape(NewBegin, given_up=RANGE)
+
+
+# begin ----------------------------------------------------------------------------------------
+@topic.command()
+@click.argument("name", shell_complete=topic_names)
+@click.option(
+    "--partition", type=WholeNumber(min=0), required=True, metavar="N", help="Which partition."
+)
+@click.option(
+    "--at",
+    "offset",
+    type=WholeNumber(min=1),
+    required=True,
+    metavar="OFFSET",
+    help="Where it begins: beyond every offset that it ever had.",
+)
+@yes_option
+@shows(record(done=bool, **_BEGIN.fields))
+@command_options
+def begin(invocation: Invocation, name: str, *, partition: int, offset: int, yes: bool) -> None:
+    """Have a partition whose log is lost begin anew, at an offset that was never used.
+
+    What was stored before is given up. Stop the brokers of its group first, and move the
+    partition's directory away on each. Then run this, start the brokers, and set every consumer
+    group that reads the topic to the new begin: `vq group reset GROUP --to-earliest`.
+
+    The command refuses offsets that are known to be used. Nobody knows where a lost log ended:
+    choose one far beyond, such as 1000000000000.
+    """
+
+    found = invocation.call(begin_anew, name, partition, offset, do=yes)
+    invocation.output.remark(_begin_text(found))
+    if invocation.output.as_json:
+        invocation.output.document({"done": yes, **_BEGIN(found)})
+    if not yes:
+        invocation.only_planned()
+
+
+def _begin_text(found: NewBegin) -> str:
+    ranges = ", ".join(
+        f"[{each.start}, {'its end' if each.end is None else each.end}) on {each.group}"
+        for each in found.given_up
+    )
+    committed = "no group has committed an offset there"
+    if found.committed is not None:
+        committed = f"groups have committed offsets up to {found.committed}"
+    return (
+        f"{found.topic}-{found.partition} begins at {found.offset} on {found.group}; given up: "
+        f"{ranges}; {committed}. No message may ever have had an offset beyond {found.offset}: "
+        "readers would take another one for it"
+    )
+
+
 topic.add_command(verify)
-topic.add_command(begin)
 topic.add_command(close)
 topic.add_command(open_)
 topic.add_command(drain)

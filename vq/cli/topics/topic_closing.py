@@ -74,7 +74,7 @@ def close(invocation: Invocation, name: str, timeout: float) -> None:
         output.remark(f"{name} {said}")
         if found.closed_ms is not None:
             output.remark(f"nothing is appended to it since {utc(found.closed_ms)}")
-        output.table([each._asdict() for each in _ends(found.ends)], columns=_End._fields)
+        output.table([each._asdict() for each in _ends(found.ends)], columns=" ".join(_End._fields))
     _fail_unless_confirmed(found)
 
 
@@ -132,8 +132,8 @@ def drain(invocation: Invocation, name: str, timeout: float) -> None:
         if rows:
             output.table(
                 rows,
-                columns=("group", *_BEHIND.fields),
-                optional=("owner", "committed", "stopped"),
+                columns=" ".join(("group", *_BEHIND.fields)),
+                optional="owner committed stopped",
             )
         if not found.groups:
             output.remark(f"no consumer group reads {name}")

@@ -128,7 +128,7 @@ def not_deleted(name: str, deleted: Sequence[str]) -> UnknownTopic:
     )
 
 
-_COLUMNS = ("topic", "partitions", "deleted", "deleted_by", "left", "gone")
+_COLUMNS = "topic partitions deleted deleted_by left gone"
 
 
 def show_deleted(invocation: Invocation) -> None:

@@ -80,18 +80,8 @@ def _show(invocation: Invocation, found: Sequence[Verified]) -> None:
     if output.as_json:
         output.document(_VERIFIED.all(found))
     else:
-        columns = (
-            "topic",
-            "partition",
-            "group",
-            "node",
-            "read",
-            "skipped",
-            "damaged",
-            "repaired",
-            "error",
-        )
-        output.table(rows, columns=columns, optional=("error",))
+        columns = "topic partition group node read skipped damaged repaired error"
+        output.table(rows, columns=columns, optional="error")
     for verified in found:
         for each in verified.damage or ():
             output.remark(str(each))

@@ -19,8 +19,6 @@ from vq.store.archive.archive import place_of
 from vq.store.archive.archive_place import ZipUnreachable, zip_at
 from vq.store.archive.zipped_block import WantedBlock, ZippedBlock
 
-__all__ = ["ANSWER_S", "Zips"]
-
 logger = get_logger(__name__)
 
 #: How long one part of a zip is waited for: some megabytes over a slow network.

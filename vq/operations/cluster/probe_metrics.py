@@ -5,7 +5,7 @@ from typing import Final
 
 from prometheus_client.metrics_core import Metric
 
-from vq.broker.base.facts import Fact, Facts, counter, gauge, histogram
+from vq.broker.base.facts import Fact, Facts, counters, gauge, histogram
 from vq.broker.observe.metrics import families
 from vq.operations.cluster.probed import LATE_S, ProbeResult
 
@@ -15,28 +15,13 @@ _FACTS: Final[Sequence[Fact[ProbeResult]]] = (
         "Time from the begin of a send until the message was read back.",
         lambda result: result.latency,
     ),
-    counter(
-        "vq_probe_sent", "Messages of the probe that were acknowledged.", lambda result: result.sent
-    ),
-    counter(
-        "vq_probe_failed",
-        "Messages of the probe that were refused, or had no answer.",
-        lambda result: result.failed,
-    ),
-    counter(
-        "vq_probe_received",
-        "Messages of the probe that were read back.",
-        lambda result: result.received,
-    ),
-    counter(
-        "vq_probe_late",
-        f"Of these, those that took more than {LATE_S:g} s.",
-        lambda result: result.late,
-    ),
-    counter(
-        "vq_probe_lost",
-        "Acknowledged messages of the probe that are not where they should be.",
-        lambda result: result.lost,
+    *counters(
+        "vq_probe_",
+        sent="Messages of the probe that were acknowledged.",
+        failed="Messages of the probe that were refused, or had no answer.",
+        received="Messages of the probe that were read back.",
+        late=f"Of these, those that took more than {LATE_S:g} s.",
+        lost="Acknowledged messages of the probe that are not where they should be.",
     ),
     gauge(
         "vq_probe_waiting_seconds",

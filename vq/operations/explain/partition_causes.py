@@ -15,8 +15,6 @@ from vq.operations.explain.answers import CauseRow, ExplainedFact
 from vq.operations.groups.groups import GroupProgress
 from vq.operations.groups.lag_rules import LagThresholds, judge_lag, why_stopped
 
-__all__ = ["TABLE", "PartitionFacts", "facts_told"]
-
 #: So long without a commit, with something to read, is a member that does not get on.
 UNMOVED_S: Final = LagThresholds().stalled_after_s
 

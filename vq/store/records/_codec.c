@@ -29,6 +29,11 @@ enum { COMPRESSION = 0x70, COMPRESSION_SHIFT = 4 };
 enum { BYTES_BEFORE_PYTHON = 128 << 10, BYTES_OF_A_STREAM = 400 };
 /* So many texts of headers, names and values, are compared with those of the message before. */
 enum { TEXTS_KEPT = 16 };
+/* Records are loaded into the processor's cache so many bytes before they are read: the sixteen whose
+ * checksums are computed side by side lie as far apart. */
+enum { LOADED_AHEAD = 4096, CACHE_LINE = 64 };
+/* So many tags are compared with those seen last, a power of two. */
+enum { TAGS_KEPT = 16 };
 
 /* Encoding ------------------------------------------------------------------------------------- */
 
@@ -278,6 +283,12 @@ typedef struct {
     PyObject *made[TEXTS_KEPT];
 } headers_t;
 
+/* Tags that were read last, as they lie in the data and as Python has them. */
+typedef struct {
+    text_t texts[TAGS_KEPT];
+    PyObject *made[TAGS_KEPT];
+} tags_t;
+
 typedef struct {
     PyObject *topic, *partition, *tags, *out, *read_properties;
     PyObject *decompress, *corrupt; /* and the class of its errors */
@@ -291,29 +302,44 @@ typedef struct {
     PyObject *behind_number; /* and as Python has it: most begin there; NULL: there was none */
     long long streams;       /* bytes decompressed here since Python code ran */
     headers_t headers;
+    tags_t last_tags;
 } reader_t;
 
-/* Return the tag of a body as text (borrowed from the tags seen so far), or NULL: with an exception,
- * or without one when it is no UTF-8. */
-static PyObject *tag_of(const reader_t *reader, const uint8_t *tag, Py_ssize_t size)
+/* Return the tag of a body as text (a new reference) out of the tags seen so far, or NULL: with an
+ * exception, or without one when it is no UTF-8. */
+static PyObject *look_up_tag(const reader_t *reader, const text_t *tag)
 {
-    PyObject *key = PyBytes_FromStringAndSize((const char *)tag, size);
+    PyObject *key = PyBytes_FromStringAndSize((const char *)tag->data, (Py_ssize_t)tag->size);
     if (!key)
         return NULL;
-    PyObject *text = PyDict_GetItemWithError(reader->tags, key);
+    PyObject *text = Py_XNewRef(PyDict_GetItemWithError(reader->tags, key));
     if (!text && !PyErr_Occurred()) {
-        text = PyUnicode_DecodeUTF8((const char *)tag, size, NULL);
+        text = PyUnicode_DecodeUTF8((const char *)tag->data, (Py_ssize_t)tag->size, NULL);
         if (text) {
-            int failed = PyDict_SetItem(reader->tags, key, text);
-            Py_DECREF(text); /* the dictionary has it, or nobody wants it */
-            if (failed)
-                text = NULL;
+            if (PyDict_SetItem(reader->tags, key, text) < 0)
+                Py_CLEAR(text);
         } else if (PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
             PyErr_Clear();
         }
     }
     Py_DECREF(key);
     return text;
+}
+
+/* The same, with a look at those that were read last before. */
+static PyObject *tag_of(reader_t *reader, const text_t *tag)
+{
+    size_t place = (tag->size + (tag->size ? tag->data[tag->size - 1] : 0)) & (TAGS_KEPT - 1);
+    PyObject **kept = &reader->last_tags.made[place];
+    text_t *text = &reader->last_tags.texts[place];
+    if (*kept && text->size == tag->size && !memcmp(text->data, tag->data, tag->size))
+        return Py_NewRef(*kept);
+    PyObject *made = look_up_tag(reader, tag);
+    if (made) {
+        *text = *tag;
+        Py_XSETREF(*kept, Py_NewRef(made));
+    }
+    return made;
 }
 
 /* Return a key as Python has it (a new reference), or NULL with an exception. */
@@ -475,11 +501,11 @@ static int append_message(reader_t *reader, const uint8_t *head)
     if (flag & TAG) {
         if (!cut_field(&body, &field))
             return 0;
-        tag = tag_of(reader, field.data, (Py_ssize_t)field.size);
+        tag = tag_of(reader, &field);
         if (!tag)
             return PyErr_Occurred() ? -1 : 0;
-    }
-    Py_INCREF(tag); /* what follows may run any code, also such that changes the tags */
+    } else
+        Py_INCREF(tag);
     int found = flag & PROPERTIES ? take_properties(reader, &body, &key, &headers) : 1;
     if (found != 1 || !(content = content_of(reader, &body, kind))) {
         Py_DECREF(tag);
@@ -592,7 +618,10 @@ static int gather(const uint8_t *data, Py_ssize_t size, Py_ssize_t *position, co
             group->controls[group->control_count++] = (text_t){head + HEADER_BYTES, length};
         else
             break;
-        *position += HEADER_BYTES + (Py_ssize_t)length;
+        Py_ssize_t end = *position + HEADER_BYTES + (Py_ssize_t)length;
+        for (Py_ssize_t at = *position; at < end && at < size - LOADED_AHEAD; at += CACHE_LINE)
+            __builtin_prefetch(data + at + LOADED_AHEAD);
+        *position = end;
     }
     digest_group(group);
     return group->message_count + group->control_count;
@@ -732,6 +761,8 @@ static PyObject *decode_common(PyObject *module, PyObject *args)
     const uint8_t *end = decode_from(&reader, position, size, &kinds);
     for (int i = 0; i < TEXTS_KEPT; i++)
         Py_XDECREF(reader.headers.made[i]);
+    for (int i = 0; i < TAGS_KEPT; i++)
+        Py_XDECREF(reader.last_tags.made[i]);
     Py_XDECREF(reader.behind_number);
     if (!end) {
         PyObject *error, *value, *trace;

@@ -17,8 +17,6 @@ from typing import Final
 from vq.errors import CorruptData
 from vq.store.records.format import CONTROL_BYTES, BatchHeader, batch_crc, decode_control
 
-__all__ = ["Order", "headers", "read_batches", "read_headers", "verified"]
-
 #: What ``read_headers`` reads at a time: it may have several control records, or one and what
 #: nobody wants.
 HEADERS_READ_BYTES: Final = 4096

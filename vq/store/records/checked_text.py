@@ -15,8 +15,6 @@ import google_crc32c
 
 from vq.errors import CorruptData
 
-__all__ = ["checksum", "decode_text", "encode_text"]
-
 #: The first version with a checksum.
 CHECKED_FROM: Final = 2
 #: What damaged JSON ends in; the last two are for 1e999 as a number and for "[[[[" and so on.

@@ -168,6 +168,7 @@ def python_decode_common(
     message = Message
     header_bytes = RECORD_HEADER_BYTES
     covered_at = COVERED_AT
+    common_flag_max = _COMMON_FLAG_MAX
     not_common = ~(_COMMON_FLAG_MAX | (0 if room is None else FLAG_COMPRESSION_MASK))
     offset = base + position
     size = len(data)
@@ -179,7 +180,7 @@ def python_decode_common(
         end = start + length
         if end > size:
             break
-        if flag & not_common:
+        if flag > common_flag_max and flag & not_common:
             if flag != FLAG_CONTROL or length != CONTROL_PAYLOAD_BYTES or message_id:
                 break
             if digest(data[start:end]).digest()[:4] != checksum:
@@ -214,10 +215,11 @@ def python_decode_common(
                             break
                         key, headers = found
                     body = body[at:]
-                if kind := flag & FLAG_COMPRESSION_MASK:
+                if flag > common_flag_max:
                     if room is None or room[0] <= 0:
                         break
-                    body = decompress(body, kind >> FLAG_COMPRESSION_SHIFT)
+                    kind = (flag & FLAG_COMPRESSION_MASK) >> FLAG_COMPRESSION_SHIFT
+                    body = decompress(body, kind)
                     room[0] -= len(body)
             except (UnicodeDecodeError, CorruptData):
                 break

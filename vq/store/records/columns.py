@@ -44,18 +44,6 @@ try:
 except ImportError:  # nothing compiled it
     _columns = None  # type: ignore[assignment]
 
-__all__ = [
-    "ALL",
-    "COLUMNS",
-    "KEY_TYPES",
-    "Headers",
-    "Selection",
-    "Table",
-    "Texts",
-    "decode_columns",
-    "is_compiled",
-]
-
 #: What a table can have.
 COLUMNS: Final = ("offset", "id", "timestamp", "tag", "key", "key_type", "headers", "value")
 #: What the numbers in the column ``key_type`` mean.

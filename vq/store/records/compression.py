@@ -45,8 +45,6 @@ try:
 except ImportError:  # nothing compiled it
     _codec = None  # type: ignore[assignment]
 
-__all__ = ["compress", "decompress", "python_decompress"]
-
 _NAMES: Final = {COMPRESSION_ZLIB: "zlib", COMPRESSION_ZSTD: "zstd", COMPRESSION_LZ4: "lz4"}
 _ZLIB_LEVEL: Final = 1
 _ZSTD_LEVEL: Final = 1

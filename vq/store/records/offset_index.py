@@ -28,8 +28,6 @@ import google_crc32c
 
 from vq.errors import CorruptData
 
-__all__ = ["IndexEntry", "OffsetIndex"]
-
 #: A batch gets an entry when it starts at least so many bytes behind the last entry's.
 INTERVAL_BYTES: Final = 64 * 1024
 _MAGIC: Final = b"vqix"

@@ -36,8 +36,6 @@ from vq.limits import PRODUCER_BATCHES_REMEMBERED, PRODUCERS_PER_PARTITION_MAX
 from vq.model import ProducerStamp
 from vq.store.records.format import BatchHeader
 
-__all__ = ["ProducerTable", "Records"]
-
 _VERSION: Final = 3
 _HEAD: Final = struct.Struct(">B?I")
 _HEAD_1: Final = struct.Struct(">BI")

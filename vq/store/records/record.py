@@ -310,6 +310,10 @@ KEY_FIELD = 0x0A
 KEY_BYTES_FIELD = 0x32
 KEY_INT_FIELD = 0x38
 KEY_BYTES_SHORT = 127
+#: A header is an entry: this field, the size of what follows, and name and value with theirs.
+HEADERS_FIELD = 0x12
+_NAME_FIELD = 0x0A
+_VALUE_FIELD = 0x12
 _VARINT_BYTES_MAX = 10
 _PARTITION_DIGITS_MAX = 9
 #: Messages that wait go to few partitions, and a broker that starts reads all of them.
@@ -435,11 +439,57 @@ def read_properties(data: bytes) -> tuple[Key | None, dict[str, str] | None] | N
 
     For the loops that make messages: it makes no object that a message does not have.
     """
+    found = _read_written(data)
+    if found is not None:
+        return found
     try:
         message = properties_pb2.RecordProperties.FromString(data)
     except DecodeError:
         return None
     return parsed_key(message), _headers_of(message) or None
+
+
+def _read_written(data: bytes) -> tuple[Key | None, dict[str, str] | None] | None:
+    """Return what ``read_properties`` does; None unless vq has written it, with short texts only.
+
+    That is a key at most, and headers in rising order of their names. protobuf takes twice the time
+    for it, and does not keep the order.
+    """
+    key: Key | None = None
+    headers: dict[str, str] = {}
+    last = ""
+    at, size = 0, len(data)
+    try:
+        if data[0] == KEY_FIELD:
+            at = 2 + data[1]
+            key = decode_key(data[:at])
+            if key is None:
+                return None
+        while at < size and data[at] == HEADERS_FIELD:
+            end = at + 2 + data[at + 1]
+            middle = at + 4 + data[at + 3]
+            if (
+                data[at + 1] > KEY_BYTES_SHORT
+                or data[at + 2] != _NAME_FIELD
+                or data[middle] != _VALUE_FIELD
+                or middle + 2 + data[middle + 1] != end
+                or end > size
+            ):
+                return None
+            name = data[at + 4 : middle].decode()
+            if name <= last:
+                return None
+            headers[name] = data[middle + 2 : end].decode()
+            last, at = name, end
+        if at < size:
+            if key is not None:
+                return None
+            key = decode_key(data[at:])
+            if key is None:
+                return None
+    except (IndexError, UnicodeDecodeError):
+        return None
+    return key, headers or None
 
 
 def _headers_of(message: properties_pb2.RecordProperties) -> dict[str, str]:

@@ -27,8 +27,6 @@ from vq.store.records.format import (
 )
 from vq.store.records.record import is_intact, parsed_key
 
-__all__ = ["filter_records", "takes"]
-
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 
 

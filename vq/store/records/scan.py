@@ -22,16 +22,6 @@ from vq.store.records.format import (
 from vq.store.records.offset_index import OffsetIndex
 from vq.store.records.producers import ProducerTable
 
-__all__ = [
-    "Behind",
-    "LogFacts",
-    "first_control",
-    "is_zero",
-    "look_behind",
-    "next_control",
-    "verify",
-]
-
 CHUNK_BYTES: Final = 1 * MIB
 _ZEROS: Final = bytes(64 * 1024)
 

@@ -24,8 +24,6 @@ from vq.store.records.record import (
     decode_properties,
 )
 
-__all__ = ["first_unreadable", "why_unreadable"]
-
 
 def why_unreadable(record: bytes, offset: int) -> str:
     """Return why a whole record cannot be read; "": it can, or is no message."""

@@ -33,6 +33,9 @@ class Wire:
     def __init__(self) -> None:
         self.sent: list[tuple[PutRequest, Any]] = []
 
+    def waits_s(self) -> float:
+        return 0.0
+
     def send(self, command: int, header: bytes, body: bytes, on_reply: Any) -> int:
         assert command == Command.PUT
         self.sent.append((PutRequest.FromString(header), on_reply))

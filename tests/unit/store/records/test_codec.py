@@ -209,6 +209,20 @@ def test_common_records_are_read(decode: Callable[..., int]) -> None:
 
 
 @pytest.mark.parametrize("decode", DECODERS)
+def test_every_message_has_its_own_tag(decode: Callable[..., int]) -> None:
+    """Tags that are told apart by their size, their first or their last byte only, in any order."""
+    tags = [
+        "",
+        *(f"{first}{'-' * size}{last}" for first in "abc" for size in (0, 9) for last in "ab"),
+    ]
+    given = random.Random(5).choices(tags, k=500)
+    data = b"".join(encode_record(n, b"", each.encode()) for n, each in enumerate(given))
+    _, out, seen = decoded(decode, data)
+    assert [message.tag for message in out] == given
+    assert seen == {each.encode(): each for each in tags}
+
+
+@pytest.mark.parametrize("decode", DECODERS)
 def test_reading_starts_at_any_record(decode: Callable[..., int]) -> None:
     for number, message in enumerate(MESSAGES):
         _, out, _ = decoded(decode, DATA, message.offset - BASE)

@@ -1,5 +1,7 @@
 """The record codec: what goes in comes out, and damage never does."""
 
+from random import Random
+
 import google_crc32c
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
@@ -37,6 +39,7 @@ from vq.store.records.record import (
     encode_key,
     encode_properties,
     encode_record,
+    read_properties,
 )
 from vq.store.records.record_filter import filter_records
 
@@ -193,6 +196,29 @@ def test_unusable_properties_are_refused() -> None:
         encode_properties(Properties(headers={"h": "x" * 40_000}))
     with pytest.raises(CorruptData):
         decode_properties(b"\xff\xff")
+
+
+def test_loops_read_from_any_bytes_what_protobuf_reads() -> None:
+    """Properties that vq has written, and those with one byte changed, taken out or added."""
+    written = [
+        encode_properties(Properties(key=key, headers=headers)) or b""
+        for key in (None, "k", "ü" * 64, b"\xff", -1001)
+        for headers in ({}, {"a": "1"}, {"": "", "b": "ü", "c": "x" * 130})
+    ]
+    chance = Random(1)
+    for data in written * 200:
+        cut, end = chance.randrange(len(data) + 1), chance.randrange(3)
+        changed = data[:cut] + chance.randbytes(chance.randrange(2)) + data[cut + end - 1 :]
+        for each in (data, changed):
+            found = read_properties(each)
+            with case(each):
+                if found is None:
+                    with pytest.raises(CorruptData):
+                        decode_properties(each)
+                else:
+                    expected = decode_properties(each)
+                    assert found == (expected.key, expected.headers or None)
+                    assert list(found[1] or ()) == sorted(found[1] or ())
 
 
 @pytest.mark.parametrize("kind", [COMPRESSION_ZLIB, COMPRESSION_ZSTD, COMPRESSION_LZ4])

@@ -17,8 +17,6 @@ try:
 except ImportError:  # nothing compiled it
     _asking = None  # type: ignore[assignment]
 
-__all__ = ["Asking", "PythonAsking"]
-
 
 class _AtHand(Protocol):
     """Messages of which the next one may be taken."""

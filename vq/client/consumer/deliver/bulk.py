@@ -94,8 +94,13 @@ class BulkQueue:
 
     def popleft(self) -> Message:
         """Take the first message; there is one."""
-        message = self[0]
-        self.drop(1)
+        messages, at = self._messages, self._at
+        message: Message = messages[at]
+        if 2 * at + 2 < len(messages):
+            messages[at] = None
+            self._at = at + 1
+        else:
+            self.drop(1)
         return message
 
     def take(self, count: int) -> list[Message]:
@@ -137,4 +142,6 @@ def take_first(messages: AnyQueue, count: int) -> list[Message]:
     """Take so many messages, which it has, from the left."""
     if isinstance(messages, BulkQueue):
         return messages.take(count)
+    if count == 1:  # of an orderly partition no other one is ready
+        return [messages.popleft()]
     return list(starmap(messages.popleft, repeat((), count)))

@@ -200,24 +200,21 @@ class Failures:
         return False
 
 
-class FailingMessages:
-    """The messages of a partition that failed and are not finished; under its delivery's lock."""
+class FailingMessages(dict[int, ListenerFailed]):
+    """The messages of a partition that failed and are not finished; under its delivery's lock.
+
+    By offset why each of them failed last. Whether there are any is asked for each message, so it
+    is a dictionary, which tells it without a call.
+    """
 
     def __init__(self) -> None:
-        self._errors: dict[int, ListenerFailed] = {}  # by offset
+        super().__init__()
         self._held: set[int] = set()  # those that have used up their attempts,
         self._first: int | None = None  # and the first of them
 
-    def __len__(self) -> int:
-        return len(self._errors)
-
-    def get(self, offset: int) -> ListenerFailed | None:
-        """Return why the message at an offset failed last; None: it did not."""
-        return self._errors.get(offset)
-
     def note(self, offset: int, error: ListenerFailed) -> None:
         """A message failed, and is tried again."""
-        self._errors[offset] = error
+        self[offset] = error
         if error.details["held"]:
             self._held.add(offset)
             self._first = offset if self._first is None else min(self._first, offset)
@@ -226,7 +223,7 @@ class FailingMessages:
 
     def finish(self, offset: int) -> None:
         """A message is finished."""
-        if self._errors.pop(offset, None) is not None:
+        if self.pop(offset, None) is not None:
             self._let_go(offset)
 
     def _let_go(self, offset: int) -> None:
@@ -239,7 +236,7 @@ class FailingMessages:
         """Return why the first message is held, and how many are; None: none is."""
         if self._first is None:
             return None
-        error = self._errors[self._first]
+        error = self[self._first]
         error.details["held"] = len(self._held)
         return error
 

@@ -14,8 +14,6 @@ from vq.errors import AlreadyHandled
 from vq.log_lines import get_logger
 from vq.model import Message
 
-__all__ = ["Finisher", "Hand", "hand_of", "is_finished", "present_hand"]
-
 logger = get_logger(__name__)
 
 

@@ -239,7 +239,7 @@ class Listening(Executor):
                 return pause_s
             if not messages:
                 continue
-            if delivery.needs_help(1):
+            if delivery.ready and delivery.needs_help(1):
                 self.put(delivery)
             hand.messages = messages
             try:
@@ -250,7 +250,7 @@ class Listening(Executor):
             if hand.taken is not None:
                 self._put_down(delivery, hand, messages)
                 continue
-            if (retry := retry_of(result)) is not None:
+            if result is not None and (retry := retry_of(result)) is not None:
                 self._try_later(delivery, messages, retry)
             else:
                 delivery.done.extend(messages)

@@ -193,7 +193,8 @@ class Sliding(Delivery):
         if self.is_stopped:
             return False, None
         self._settle()
-        self._admit()
+        if self._decoded:
+            self._admit()
         owed = self.window.finished_ever - self._committed
         if owed > self._most // 2 or (owed and not self.window.has_room and self._is_short()):
             self._asks(self.window.finished_ever)
@@ -237,14 +238,14 @@ class Sliding(Delivery):
         most, waiting = self._batch_size, self.waiting
         found: list[Message] = []
         with self._lock:
-            pause_s = self._pause_of_short()
+            pause_s = self._pause_of_short() if self._batch_wait_s else 0.0
             if pause_s:
                 return found, pause_s
-            ready, is_failing = self.ready, len(self._failing) > 0
+            ready, is_failing = self.ready, bool(self._failing)
             if not is_failing and (not waiting or self._lane_of is _one_lane):
                 found = take_first(ready, min(most, len(ready)))
                 if found and waiting:  # without it another one has the lane in hand
-                    self._take_lane(_ONE, found)
+                    found = self._with_lane(_ONE, found)
                 return found, 0.0
             while ready and len(found) < most:
                 if found and is_failing and ready[0].attempts > 1:
@@ -253,25 +254,31 @@ class Sliding(Delivery):
                 found.append(message)
                 if is_failing and message.attempts > 1:
                     break
-                self._take_lane(self._lane_of(message), found)
+                found = self._with_lane(self._lane_of(message), found)
         return found, 0.0
 
-    def _take_lane(self, lane: Hashable, found: list[Message]) -> None:
-        """Take what waits in a lane, too, up to the length of a list."""
+    def _with_lane(self, lane: Hashable, found: list[Message]) -> list[Message]:
+        """Take what waits in a lane, too, up to the length of a list; return all."""
         waiting = self.waiting.get(lane)
         if waiting is None:
-            return
-        count = min(len(waiting), self._batch_size - len(found))
+            return found
+        there = len(waiting)
+        count = min(there, self._batch_size - len(found))
         if self._failing:
             tries = (message.attempts > 1 for message in islice(waiting, count))
             count = next(compress(range(count), tries), count)
-        found += take_first(waiting, count)
-        if not waiting:
+        taken = take_first(waiting, count)
+        if count == there:
             del self.waiting[lane]
+        if len(taken) < len(found):  # the shorter one is copied
+            found += taken
+            return found
+        taken[:0] = found
+        return taken
 
     def _pause_of_short(self) -> float:
         """Return how long to wait for more messages than there are."""
-        if not self._batch_wait_s or not self.ready or self.ready[0].attempts > 1:
+        if not self.ready or self.ready[0].attempts > 1:
             return 0.0
         now = self.permit.now()
         if not self._is_short() or self.window.is_full:
@@ -294,7 +301,9 @@ class Sliding(Delivery):
         count = len(self.ready)
         if count < self._batch_size and self.waiting:
             for message in islice(self.ready, count):
-                count += len(self.waiting.get(self._lane_of(message)) or ())
+                waiting = self.waiting.get(self._lane_of(message))
+                if waiting is not None:
+                    count += len(waiting)
         return count
 
     def failed(
@@ -403,8 +412,14 @@ class Sliding(Delivery):
             return
         del self.done[: len(messages)]  # others append to it meanwhile
         self._finish(messages)
-        if self._lanes:
-            self._release((_ONE,) if self._lane_of is _one_lane else map(self._lane_of, messages))
+        if not self._lanes:
+            return
+        if self._lane_of is not _one_lane:
+            self._release(map(self._lane_of, messages))
+        elif _ONE in self.waiting:
+            self._first_ready(_ONE, self.waiting[_ONE])
+        else:
+            self._lanes.clear()
 
     def _finish(self, messages: list[Message]) -> None:
         self.window.finish(messages)
@@ -439,8 +454,6 @@ class Sliding(Delivery):
     def _admit(self) -> None:
         """Take what was decoded into the window, as far as it has room."""
         start, decoded = self._admitted, self._decoded
-        if start >= len(decoded):
-            return
         end = self._admitted = self.window.admit(decoded, start)
         messages = decoded[start:end] if end - start < len(decoded) else decoded
         if end == len(decoded):

@@ -43,6 +43,7 @@ class SlidingWindow:
     """
 
     __slots__ = (
+        "_admitted_ever",
         "_bad",
         "_begin",
         "_bytes",
@@ -60,6 +61,7 @@ class SlidingWindow:
         self.end = position
         self.most_ever = most - owed
         self.finished_ever = 0
+        self._admitted_ever = 0
         self._most = most
         self._most_bytes = most_bytes
         self._begin = Progress(position)
@@ -84,7 +86,7 @@ class SlidingWindow:
         return len(self._messages) >= self._most or self._bytes >= self._most_bytes
 
     def _room(self) -> int:
-        return self.most_ever - self.finished_ever - len(self._messages)
+        return self.most_ever - self._admitted_ever
 
     @property
     def place(self) -> Progress:
@@ -140,6 +142,7 @@ class SlidingWindow:
         self._is_cut = False
         self._messages.extend(taken)
         self._bytes = size
+        self._admitted_ever += len(taken)
         self.end = taken[-1].next_offset
         return start + len(taken)
 

@@ -273,7 +273,7 @@ class Workers(Executor):
                     return pause_s
                 if not messages:
                     continue
-                if delivery.needs_help(1):
+                if delivery.ready and delivery.needs_help(1):
                     self.put(delivery)
                 hand.messages = messages
                 try:
@@ -288,7 +288,7 @@ class Workers(Executor):
                     if refused is not None:
                         self._try_later(delivery, messages, refused)
                         continue
-                if (retry := retry_of(result)) is not None:
+                if result is not None and (retry := retry_of(result)) is not None:
                     self._try_later(delivery, messages, retry)
                 else:
                     delivery.done.extend(messages)

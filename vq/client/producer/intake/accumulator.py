@@ -321,6 +321,11 @@ class Accumulator:
             self._published(topic)  # raises if it is closed, or the topic was deleted
             raise NotPublished(f"topic {topic} was deleted and created again meanwhile")
 
+    def lead(self, queue: PartitionQueue, future: BlockingSendFuture) -> bool:
+        """Let the thread of ``future`` lead a queue, if it may; return whether it does."""
+        with self.lock:
+            return queue.lead(future)
+
     def claim(
         self, queue: PartitionQueue, future: BlockingSendFuture
     ) -> list[BlockingSendFuture] | None:

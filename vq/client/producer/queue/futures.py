@@ -45,8 +45,11 @@ def python_fitting(items: Sequence[SendFuture], most: int, more: int) -> int:
 
     ``more``: bytes that each of them takes beside its own.
     """
+    count = len(items)
+    if sum(map(_size, items)) + count * more <= most:  # all of them, in most cases
+        return count
     ends = list(accumulate(item.size + more for item in items))
-    return max(min(1, len(items)), bisect_right(ends, most))
+    return max(min(1, count), bisect_right(ends, most))
 
 
 def python_divide(items: list[SendFuture]) -> Shares[SendFuture] | None:

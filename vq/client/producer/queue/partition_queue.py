@@ -109,7 +109,7 @@ class PartitionQueue:
     Attributes:
         owner: The sender, or the future of the blocking sender that leads; None: nobody.
         claimed: The messages that the leading thread sends.
-        shared: The last batch of a leading thread had messages of several threads.
+        shared: How many messages the last batch of a leading thread had, if of several threads; 0.
         pending: Messages not yet in a batch, oldest first.
         failing: Messages that leave ``pending`` or a batch, to be given an error next.
         in_flight: Batches without a final answer, oldest first; at most ``config.window``.
@@ -133,7 +133,7 @@ class PartitionQueue:
         self.retry_at = 0.0
         self.owner: BlockingSendFuture | Literal["sender"] | None = None
         self.claimed: list[BlockingSendFuture] = []
-        self.shared = False
+        self.shared = 0
         self.closed: errors.VqError | None = None
         self.topic_id = ""
         self.epoch = 0
@@ -159,28 +159,34 @@ class PartitionQueue:
             self.owner = "sender"
         return self.owner == "sender"
 
+    def lead(self, future: BlockingSendFuture) -> bool:
+        """Make the thread of ``future`` the owner, if it may lead; return whether it is.
+
+        It may lead if it was given the lead, or if only blocking sends are before its message.
+        """
+        if self.owner is not future:
+            free = self.owner is None and self.closed is None and not self.in_flight
+            if not free or not future.leads or future not in self._waited():
+                return False
+            self.owner = future
+        return True
+
     def claim(self, future: BlockingSendFuture) -> list[BlockingSendFuture] | None:
         """Make the thread of ``future`` the owner, if it may lead, and return what it sends now.
 
-        It may lead if it was given the lead, or if only blocking sends are before its message. It
-        sends as many of them as fit into one batch; none, if all were late.
+        It sends as many of the blocking sends as fit into one batch; none, if all were late.
 
         Returns:
             None if it may not lead; the queue stays as it is.
         """
-        free = self.owner is None and self.closed is None and not self.in_flight
-        if self.owner is not future and not (free and future.leads):
+        if not self.lead(future):
             return None
         waited = self._waited()
-        if self.owner is not future:
-            if future not in waited:
-                return None
-            self.owner = future
         claimed = self.fitting(waited) if len(waited) > 1 else waited
         count = len(claimed)
         self.claimed = claimed
         del self.pending[:count]  # no call between these two: see ``topic_queues``
-        self.shared = count > 1
+        self.shared = count if count > 1 else 0
         return claimed
 
     def _waited(self) -> list[BlockingSendFuture]:

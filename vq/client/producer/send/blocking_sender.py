@@ -10,6 +10,9 @@ thread of the first waiting message takes the lead.
     thread 2       sleeps ························ lead ── batch(2, 3) ──▶ ◀── answer ──▶ returns
     thread 3            sleeps ···················································▶ returns
 
+Threads that shared a batch have their answers at the same time, and most send again. So the next
+leader *gathers*: it waits while their messages come, instead of sending the first of them alone.
+
 Messages with callbacks are not sent here: callbacks run on the loop. A batch that is not stored at
 once (a refusal, a cut connection, a time-out) stays in the queue, and the sender on the loop sends
 it again with the same stamp.
@@ -18,7 +21,6 @@ it again with the same stamp.
 import math
 import operator
 import threading
-import time
 
 from vq.client.cluster import ClusterClient
 from vq.client.future import BlockingSendFuture
@@ -32,6 +34,9 @@ from vq.remoting.frames import Frame
 
 #: The longest exchange. After it the thread leaves the batch to the loop, which connects again.
 _PATIENCE_S = 10.0
+#: How long a leading thread waits for further messages at most, and for each that it sees.
+_GATHER_S = 0.002
+_LOOK_S = 0.0001
 #: Connections to one broker. If all are in use, a thread leaves its message to the loop.
 _CONNECTIONS_MAX = 4
 _deadline = operator.attrgetter("deadline")
@@ -129,8 +134,9 @@ class BlockingSender:
         try:
             future.leads = self._may_lead
             while future.outcome is None:
-                if queue.shared and (queue.owner is None or queue.owner is future):
-                    time.sleep(0)  # let the threads just answered append again, to share a batch
+                may_lead = queue.owner is None or queue.owner is future
+                if queue.shared and may_lead and accumulator.lead(queue, future):
+                    self._gather(queue, future)
                 claimed = accumulator.claim(queue, future)
                 if claimed is not None:
                     self._lead(queue, future, claimed)
@@ -141,6 +147,19 @@ class BlockingSender:
             future.leads = False  # first: a signal handler may interrupt the next lines as well
             if future.outcome is None or queue.owner is future:
                 accumulator.hand_to_sender(queue, future)
+
+    def _gather(self, queue: PartitionQueue, future: BlockingSendFuture) -> None:
+        """Give the threads that were just answered the time to send again, to share a batch.
+
+        The leading thread waits as long as messages come, until there are as many as last time.
+        """
+        now = self._sender.now
+        until = min(now() + _GATHER_S, future.deadline)
+        before = 0
+        while before < len(queue.pending) < queue.shared and now() < until:
+            before = len(queue.pending)
+            if future.sleep(_LOOK_S):
+                return  # it has its outcome, perhaps: it was late
 
     def _lead(
         self, queue: PartitionQueue, future: BlockingSendFuture, items: list[BlockingSendFuture]

@@ -10,7 +10,7 @@ earlier batches are in flight form the next batch.
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig
@@ -93,6 +93,7 @@ class Sender:
         self._retry_timer: asyncio.TimerHandle | None = None
         self.tick_timer: asyncio.TimerHandle | None = None
         self.rest_timer: asyncio.TimerHandle | None = None
+        self._turn: PartitionQueue | None = None  # a quota kept it back while others sent
         self._abandoned = False
         self._telling: set[asyncio.Task[None]] = set()
         self._linger_s = config.linger_ms / 1000
@@ -196,12 +197,16 @@ class Sender:
         awaited = bool(self.waiters) or self.space_line.waiting
         hurry = not self._linger_s or awaited or self.accumulator.is_short_of_space
         linger_until = 0.0
-        for queue in found:
+        waits_s, turn = math.inf, None
+        for queue in found if self._turn is None else self._in_turn(found):
             if queue.is_busy:
                 self._ensure_tick()
                 if self.accumulator.enter(queue):
                     try:
-                        self._send_from(queue, now, hurry=hurry)
+                        queue_waits_s, sent = self._send_from(queue, now, hurry=hurry)
+                        if queue_waits_s:
+                            waits_s = min(waits_s, queue_waits_s)
+                            turn = turn or (None if sent else queue)
                     except Exception as error:  # noqa: BLE001 - the other queues first
                         raised = error
                 if not hurry and queue.pending and (until := queue.lingers_until(now)):
@@ -209,6 +214,9 @@ class Sender:
                 if queue.retry_at > now:
                     retry_at = min(retry_at or queue.retry_at, queue.retry_at)
             may_rest = may_rest and queue.may_rest
+        self._turn = turn
+        if waits_s < math.inf:
+            retry_at = min(retry_at or math.inf, now + waits_s)
         if retry_at:
             self._send_at(min(retry_at, linger_until or retry_at))
         elif linger_until:
@@ -218,6 +226,11 @@ class Sender:
             self._rest(len(found))
         if raised is not None:
             raise raised
+
+    def _in_turn(self, queues: Sequence[PartitionQueue]) -> Sequence[PartitionQueue]:
+        """Return the queues; first the one that had to let others go before, for a quota."""
+        at = next((n for n, queue in enumerate(queues) if queue is self._turn), 0)
+        return [*queues[at:], *queues[:at]]
 
     def _drop_broken(self, queues: TopicQueues, error: Exception) -> None:
         """Fail the messages of a topic that cannot be dealt out; the next send publishes it anew.
@@ -247,8 +260,13 @@ class Sender:
         if self.tick_timer is None:
             self.tick_timer = self.loop.call_later(TICK_S, self.tick)
 
-    def _send_from(self, queue: PartitionQueue, now: float, *, hurry: bool) -> None:
-        """Send all that can be sent from a queue that the sender owns, and release it."""
+    def _send_from(self, queue: PartitionQueue, now: float, *, hurry: bool) -> tuple[float, int]:
+        """Send all that can be sent from a queue that the sender owns, and release it.
+
+        Returns:
+            For how long a quota keeps back what is left, 0: it does not; and how many were sent.
+        """
+        waits_s, sent = 0.0, 0
         try:
             if queue.failing is not None:
                 queue.finish_failing()
@@ -258,8 +276,12 @@ class Sender:
                 self._fail_refused(queue)
                 self._set_aside(queue)
             if connection is not None:
-                while (batch := queue.next_to_send(now, self.take_ids, hurry=hurry)) is not None:
+                while not (waits_s := connection.waits_s()):
+                    batch = queue.next_to_send(now, self.take_ids, hurry=hurry)
+                    if batch is None:
+                        break
                     self._put(queue, batch, connection)
+                    sent += 1
                     if queue.has_failed:
                         self._fail_rest(queue)
                     elif not queue.pending and queue.in_flight and batch is queue.in_flight[-1]:
@@ -278,6 +300,7 @@ class Sender:
             raise
         finally:
             self._leave(queue)
+        return waits_s, sent
 
     def _leave(self, queue: PartitionQueue) -> None:
         try:

@@ -456,6 +456,84 @@ def test_a_sleeper_that_is_interrupted_leaves_its_message_to_the_loop(
 
 
 # Connections ------------------------------------------------------------------------------------
+class Looks:
+    """What happens while a leading thread waits for further messages: an act for each look."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+        self.count = 0
+        self._act = act
+
+        def sleep(_: BlockingSendFuture, seconds: float) -> bool:
+            assert seconds < 0.001
+            self.count += 1
+            self._act()
+            return False
+
+        monkeypatch.setattr(BlockingSendFuture, "sleep", sleep)
+
+
+def test_threads_that_shared_a_batch_share_the_next_one(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is first again waits until as many have come, instead of sending alone."""
+    producer.queues[0].shared = 4
+    others: list[BlockingSendFuture] = []
+    looks = Looks(monkeypatch, lambda: others.append(producer.append()))
+    assert producer.send().done()
+    assert len(others) == looks.count == 3
+    assert all(each.done() for each in others)
+    assert [each.record_count for each in producer.made[0].requests] == [4]
+
+
+@pytest.mark.parametrize("come", [0, 1])
+def test_nobody_waits_for_threads_that_do_not_come_again(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch, come: int
+) -> None:
+    producer.queues[0].shared = 9
+    coming = ["another"] * come
+    looks = Looks(monkeypatch, lambda: coming and coming.pop() and producer.append())
+    producer.send()
+    assert looks.count == come + 1
+    assert [each.record_count for each in producer.made[0].requests] == [come + 1]
+
+
+@pytest.mark.parametrize(("within", "looks_count"), [(30.0, 3), (0.0015, 2)])
+def test_however_many_messages_come_a_thread_waits_two_milliseconds_for_more(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch, within: float, looks_count: int
+) -> None:
+    """And not beyond its deadline."""
+    queue = producer.queues[0]
+    queue.shared = 100
+
+    def come() -> None:
+        producer.clock.advance(0.0009)
+        producer.append()
+
+    looks = Looks(monkeypatch, come)
+    future = producer.append(within)
+    assert queue.lead(future)
+    producer.sender._gather(queue, future)
+    assert looks.count == looks_count
+    assert queue.leave() is False
+    assert queue.owner is future, "its message stands first"
+    queue.owner = None
+
+
+def test_a_thread_that_is_interrupted_while_it_gathers_leaves_its_message_to_the_loop(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    producer.queues[0].shared = 2
+    Looks(monkeypatch, interrupt)
+    future = producer.append()
+    with pytest.raises(KeyboardInterrupt):
+        producer.sender.send(producer.queues[0], future)
+    queue = producer.until_left_to_the_loop()
+    assert queue.pending == [future]
+
+
 def test_closing_interrupts_the_thread_that_sends(producer: Producer) -> None:
     """Its connection is closed by itself; a closed descriptor's number may be somebody else's."""
     gate = Gate(raising(ConnectionResetError("interrupted")))

@@ -46,6 +46,9 @@ class Connection:
         self.sent: list[PutRequest] = []
         self._callbacks: list[Callable[[Frame], None]] = []
 
+    def waits_s(self) -> float:
+        return 0.0
+
     def send(self, command: int, header: bytes, body: bytes, on_reply: Any) -> None:
         assert command == Command.PUT
         self.sent.append(PutRequest.FromString(header))
