@@ -63,7 +63,6 @@ class FetchedPartition:
     """
 
     __slots__ = (
-        "_asked_bytes",
         "_log",
         "_parked_in",
         "at_once",
@@ -110,8 +109,7 @@ class FetchedPartition:
         self.offset = self.position = item.offset
         self.warm = -1
         self.tries = Tries()
-        most = min(item.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
-        self.max_bytes = self._asked_bytes = most
+        self.max_bytes = min(item.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
         self.epoch = item.epoch
         self.validate = item.validate
         self.last_epoch = item.last_epoch
@@ -119,12 +117,12 @@ class FetchedPartition:
         self.watch_above = item.watch_above
 
     def may_go_on(self, size: int) -> bool:
-        """Whether so many bytes were told of it, and it is worth asking for the next ones.
+        """Whether it need not be asked for again, after so many bytes were told of it.
 
-        Half of what it was asked for with is left. What a filter or an error needs is asked anew.
+        Enough is left of what it was asked for with. What a filter or an error needs is asked anew.
         """
         left = self.max_bytes - size - limits.FETCH_ANSWER_BYTES
-        return 2 * left >= self._asked_bytes and not (self.wanted or self.at_once)
+        return left >= limits.FETCH_AGAIN_BYTES and not (self.wanted or self.at_once)
 
     def go_on(self, offset: int, size: int) -> None:
         """Be asked for the next bytes, with what is left."""

@@ -52,11 +52,11 @@ async def test_messages_that_come_one_by_one_need_no_request_each(
     assert asked == [limits.MIB]
 
 
-async def test_a_partition_is_asked_for_again_when_half_of_its_bytes_have_come(
+async def test_a_partition_is_asked_for_again_when_much_of_its_bytes_has_come(
     factory: aio.MessageFactory, asked: list[int]
 ) -> None:
     """Each answer counts more than its bytes, as it does in the consumer's memory."""
-    length = 8 * limits.FETCH_ANSWER_BYTES
+    length = limits.FETCH_AGAIN_BYTES + 4 * limits.FETCH_ANSWER_BYTES
     assert await received(factory, length) == [b"%d" % number for number in range(MESSAGES)]
     assert set(asked) == {length}
     assert MESSAGES // 4 <= len(asked) <= MESSAGES // 3 + 1
