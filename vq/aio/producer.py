@@ -99,7 +99,8 @@ class MessageProducer:
             OutcomeUnknown: It may or may not be stored.
             InvalidArgument: The message is invalid.
         """
-        future = self._append(message, None, timeout)
+        append = self._append  # CPython calls a name quicker than an attribute of an instance
+        future = append(message, None, timeout)
         if future is None:
             core = self._core
             transaction = self._transactions.current() if self._transactions.open else None
@@ -151,7 +152,8 @@ class MessageProducer:
         if callback is not self._checked:
             check_callback(callback)
             self._checked = callback
-        future = self._append(message, callback, timeout)
+        append = self._append
+        future = append(message, callback, timeout)
         if future is not None:
             return future
         may_wait = self.config.when_full is WhenFull.BLOCK
@@ -214,9 +216,10 @@ class MessageProducer:
     ) -> SendFuture | None:
         """Append a plain message if there is space for it; see ``Appender.append``."""
         # Before Python 3.12 ``get_running_loop`` makes a system call: avoid it for each message.
-        if get_ident() != self._thread or not self._is_running():
+        is_running, append = self._is_running, self._core.append
+        if get_ident() != self._thread or not is_running():
             self._check_loop()
-        return self._core.append(message, callback, timeout)
+        return append(message, callback, timeout)
 
     def _accept(
         self,

@@ -24,8 +24,8 @@ from vq.remoting.room import contents, new_room
 #: What a transport can send.
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-#: A frame of which so much has come, and its header, has a room; one that misses as much has its
-#: bytes received there. Below that one copy costs less than another system call.
+#: A frame of which so much has come, and its header, and which misses as much has a room, and these
+#: bytes are received there. Below that one copy costs less than another system call.
 _LARGE_BYTES: Final = 32 * limits.KIB
 #: So many times what has come is the most that a room has: 64 KiB, 256, 1 MiB. Each time it grows,
 #: what has come is copied. A peer cannot have memory taken by what it only announces.
@@ -321,7 +321,7 @@ class FrameParser:
             room[before - at : came - at] = piece
         if came == self._total:
             out.append(self._finish())
-        elif room is None and came >= _LARGE_BYTES and came > at:
+        elif room is None and _LARGE_BYTES <= came <= self._total - _LARGE_BYTES and came > at:
             self._grow(came)
         return end
 

@@ -23,8 +23,6 @@ from typing import Any, Final, cast
 from vq import limits
 from vq.remoting.receiving import CLEAR_BYTES, Receiver, shared
 
-__all__ = ["TLS_HANDSHAKE_TIMEOUT_S", "TLS_SHUTDOWN_TIMEOUT_S", "TlsTransport"]
-
 #: A TLS handshake must be over in this time, and so must the exchange that ends a connection.
 TLS_HANDSHAKE_TIMEOUT_S: Final = 5.0
 TLS_SHUTDOWN_TIMEOUT_S: Final = 5.0

@@ -248,3 +248,17 @@ def test_the_architecture_shows_every_layer_and_every_folder() -> None:
     layers = set(re.findall(r"\w+", " ".join(rows))) - {"__main__", "properties_pb2"}
     assert len(layers) > 40
     assert sorted(each for each in layers if not re.search(rf"\b{each}\b", shown)) == []
+
+
+#: Modules that applications import names from; packages besides.
+PUBLIC_MODULES = {"admin", "columns", "datamanager", "opentelemetry", "serializers"}
+
+
+def test_names_are_listed_only_where_applications_import_them() -> None:
+    """Elsewhere a name without an underscore is public in its module, and has no list beside it."""
+    listed = {
+        path.relative_to(ROOT / "vq").with_suffix("").as_posix()
+        for path in (ROOT / "vq").rglob("*.py")
+        if path.name != "__init__.py" and "\n__all__" in path.read_text()
+    }
+    assert listed <= PUBLIC_MODULES

@@ -65,8 +65,6 @@ from vq.remoting.transport import tune
 if TYPE_CHECKING:
     from vq.broker.connections.server import Server
 
-__all__ = ["BrokerSession"]
-
 logger = get_logger(__name__)
 
 #: How long a peer may go on sending after its connection was refused, before it is cut.

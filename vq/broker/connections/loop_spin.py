@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 from vq.remoting.spin import REQUEST_SPIN_S, Spin
 
-__all__ = ["LoopSpin"]
-
 
 class LoopSpin:
     """Loop-bound. While nobody is answered it does nothing.

@@ -50,8 +50,6 @@ from vq.security.quotas import BURST_S, QuotaLimit, UsageAccount
 if TYPE_CHECKING:
     from vq.broker.connections.broker_session import BrokerSession
 
-__all__ = ["MeteredConnection", "Meters"]
-
 #: Reading stops for at least so long after a request was refused: who does not obey gains nothing
 #: by haste.
 REFUSED_REST_S: Final = 0.5

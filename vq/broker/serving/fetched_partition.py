@@ -20,8 +20,6 @@ from vq.remoting import wire_pb2 as wire
 from vq.store.archive.archived_file import NotInMemory
 from vq.store.log.log import Log
 
-__all__ = ["FetchedPartition", "Fetching"]
-
 
 class Fetching(Protocol):
     """The session of a partition; in practice ``fetching.ServedSession``.

@@ -36,20 +36,6 @@ try:
 except ImportError:  # nothing compiled it
     _codec = None  # type: ignore[assignment]
 
-__all__ = [
-    "COMPILED",
-    "decode_common",
-    "encode_records",
-    "intact",
-    "places",
-    "python_decode_common",
-    "python_encode",
-    "python_intact",
-    "python_places",
-    "python_well_formed",
-    "well_formed",
-]
-
 #: Whether the compiled loops are in use.
 COMPILED = _codec is not None
 #: Above this a record's flag says something that is not common.

@@ -45,30 +45,6 @@ try:
 except ImportError:  # nothing compiled it
     _codec = None  # type: ignore[assignment]
 
-__all__ = [
-    "KEY_BYTES_FIELD",
-    "KEY_BYTES_SHORT",
-    "KEY_FIELD",
-    "KEY_INT_FIELD",
-    "Properties",
-    "Record",
-    "boundaries",
-    "bytes_needed",
-    "decode_into",
-    "decode_key",
-    "decode_properties",
-    "decode_records",
-    "encode_key",
-    "encode_properties",
-    "encode_record",
-    "has_tag",
-    "is_intact",
-    "parsed_key",
-    "python_decode_into",
-    "read_delivery",
-    "read_properties",
-]
-
 _unpack = RECORD_HEADER.unpack_from
 #: A record header and the word behind it, which is the tag's length if there is a tag.
 _unpack_ahead = struct.Struct(RECORD_HEADER.format + "I").unpack_from

@@ -18,16 +18,6 @@ try:
 except ImportError:  # nothing compiled it
     _bulk = None  # type: ignore[assignment]
 
-__all__ = [
-    "COMPILED",
-    "BulkQueue",
-    "content_bytes",
-    "python_content_bytes",
-    "python_stand_at",
-    "stand_at",
-    "take_first",
-]
-
 #: Whether the compiled functions are in use.
 COMPILED: Final = _bulk is not None
 _CONTENT: Final = Message._fields.index("content")

@@ -16,7 +16,7 @@ from vq.client.future import SendFuture
 from vq.client.producer.intake.accumulator import Accumulator
 from vq.client.producer.intake.delays import is_delayed
 from vq.client.producer.interceptors import Interceptors, Sending, outcome_of
-from vq.client.producer.queue.futures import bytes_of, last_waiting, outcomes
+from vq.client.producer.queue.futures import COMPILED, bytes_of, last_waiting, outcomes
 from vq.client.producer.queue.topic_queues import TopicQueues
 from vq.errors import BatchFailed, InvalidArgument, NotSent, VqError
 from vq.model import Message, SendResult, TopicPartition, TopicSettings
@@ -202,7 +202,8 @@ class BatchSend:
     def _prepare(self, queues: TopicQueues, partition: int, rest: list[int]) -> None:
         config, size = self._config, 0
         prepare = self._accumulator.prepare
-        is_plain = self._interceptors is None and self._accumulator.pass_plain
+        # The appender in Python prepares none.
+        is_plain = COMPILED and self._interceptors is None and self._accumulator.pass_plain
         while rest and len(self._prepared) < config.batch_records and size < config.batch_bytes:
             before = len(self._prepared)
             if is_plain and self._prepare_plain(queues, partition, rest, size):
