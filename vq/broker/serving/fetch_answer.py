@@ -36,6 +36,7 @@ class FetchWait:
         wait_s: How long the client wants to wait for something to tell.
         until: When that time is up; monotonic.
         timed_out: It is up, or was none.
+        again: The request may be answered more than once.
     """
 
     request_id: RequestId
@@ -43,6 +44,7 @@ class FetchWait:
     wait_s: float
     until: float
     timed_out: bool
+    again: bool = False
 
 
 class FetchTimer:
@@ -97,9 +99,19 @@ class FetchAnswer:
         errors: How many of the results are errors.
         size: Of the body.
         scans: Steps of filters that were done for it.
+        told: The partitions of results, where the next read of each begins, and its bytes.
     """
 
-    __slots__ = ("_header_bytes", "_response", "errors", "parts", "results", "scans", "size")
+    __slots__ = (
+        "_header_bytes",
+        "_response",
+        "errors",
+        "parts",
+        "results",
+        "scans",
+        "size",
+        "told",
+    )
 
     may_be_empty = True
 
@@ -110,6 +122,7 @@ class FetchAnswer:
         self.scans = 0
         self.results = 0
         self.errors = 0
+        self.told: list[tuple[FetchedPartition, int, int]] = []
         self._header_bytes = 0
 
     def is_full(self, max_bytes: int) -> bool:
@@ -144,6 +157,7 @@ class FetchAnswer:
             deleted_before=fetched.told_deleted,
         )
         self.results += 1
+        self.told.append((fetched, next_offset, size))
         self.parts += slices
         self.size += size
         self._header_bytes += _RESULT_BYTES + _OFFSET_BYTES * len(offsets)
@@ -155,6 +169,16 @@ class FetchAnswer:
         self.results += 1
         self.errors += 1
         self._header_bytes += _RESULT_BYTES + 2 * result.ByteSize()
+
+    def send_again(self, session: Session, request_id: RequestId) -> bool:
+        """Answer a request with it, if all partitions can be asked for again with what is left.
+
+        Returns:
+            Whether it was answered; then further answers follow.
+        """
+        if self.errors or not all(each.may_go_on(size) for each, _, size in self.told):
+            return False
+        return session.reply_again(request_id, self._response, self.parts)
 
     def send(self, session: Session, request_id: RequestId) -> None:
         """Answer a request with it."""

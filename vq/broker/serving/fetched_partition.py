@@ -54,6 +54,7 @@ class FetchedPartition:
         min_bytes: It waits for so many.
         told_deleted: Before which offset a copy was told to delete, see ``Reach.deleted``.
         topic: Of the partition, as the client asked for it.
+        max_bytes: So many are told of it before it is asked for again.
         revoked: The client may not read it any more; told when it asks again, or waits.
         tries: How often bytes were fetched for it that were not in memory when they should be;
             None: never.
@@ -119,6 +120,20 @@ class FetchedPartition:
         self.unchecked = self.validate or self.last_epoch > 0
         self.at_once = item.at_once
         self.watch_above = item.watch_above
+
+    def may_go_on(self, size: int) -> bool:
+        """Whether it need not be asked for again, after so many bytes were told of it.
+
+        Enough is left of what it was asked for with. What a filter or an error needs is asked anew.
+        """
+        left = self.max_bytes - size - limits.FETCH_ANSWER_BYTES
+        return left >= limits.FETCH_AGAIN_BYTES and not (self.is_filtered or self.at_once)
+
+    def go_on(self, offset: int, size: int) -> None:
+        """Be asked for the next bytes, with what is left."""
+        self.offset = self.position = offset
+        self.max_bytes -= size + limits.FETCH_ANSWER_BYTES
+        self.look()
 
     def found(self, channel: Channel | VqError) -> None:
         """Go on once the look-up has ended."""
@@ -206,7 +221,7 @@ class FetchedPartition:
     def wake(self) -> None:
         """See ``parked.Woken``. Whoever answers looks; a filter would take a step of a turn."""
         self.unpark()
-        if self.is_filtered:
+        if self.is_filtered or self.channel is None:
             self.look()
         else:
             self.session.ready(self)

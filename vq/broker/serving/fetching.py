@@ -306,6 +306,7 @@ class ServedSession:
         if self._waiting is not None:
             self._send(self._waiting)
         waiting = self._wait(request_id, header)
+        waiting.again = isinstance(header, wire.FetchRequest) and header.again
         if header.close:
             self.end()
             return
@@ -548,6 +549,8 @@ class ServedSession:
         self._due = None
         if self._progressed and (answer.results or waiting.timed_out):
             self._tell_progress(waiting)
+        if waiting.again and answer.results and self._goes_on(waiting):
+            return
         if answer.results or (waiting.timed_out and answer.may_be_empty):
             self._send(waiting)
 
@@ -704,7 +707,23 @@ class ServedSession:
         self._answer.add(fetched, channel, next_offset, slices, offsets)
 
     def _send(self, waiting: FetchWait) -> None:
+        """Answer a request for the last time."""
         self._waiting = None
         answer, self._answer = self._answer, self._new_answer()
         self._fetches.context.counters.bytes_out += answer.size
         answer.send(self._session, waiting.request_id)
+
+    def _goes_on(self, waiting: FetchWait) -> bool:
+        """Answer a request that waits on for what follows; False: it is to be answered at last."""
+        answer = self._answer
+        if self._ready or self._scans or self._unasked or waiting.timed_out:
+            return False
+        if not answer.send_again(self._session, waiting.request_id):
+            return False
+        self._answer = self._new_answer()
+        context = self._fetches.context
+        context.counters.bytes_out += answer.size
+        waiting.until = context.clock.monotonic() + waiting.wait_s
+        for fetched, offset, size in answer.told:
+            fetched.go_on(offset, size)
+        return True
