@@ -14,7 +14,8 @@ from vq.client.consumer.deliver.time_limit import Watched
 from vq.client.consumer.deliver.workers import Listener, Workers
 from vq.client.consumer.group.taken import TakenMessages
 from vq.client.consumer.pull import ThreadPull, ThreadSharedPull
-from vq.client.consumer.shared.handles import MessageHandle, SettleKind
+from vq.client.consumer.shared.handles import SettleKind
+from vq.client.consumer.shared.sources import HeldMessage
 from vq.client.kinds import check_function, check_takes_message
 from vq.client.producer.transaction.transaction import TransactionCore
 from vq.client.reading.positions import Moment, Position
@@ -206,9 +207,9 @@ class MessageConsumer:
         self._runtime.run(self._core.start(self._settle))
         return self
 
-    def _settle(self, handle: MessageHandle, kind: SettleKind, time_ms: int) -> None:
+    def _settle(self, item: HeldMessage, kind: SettleKind, time_ms: int) -> None:
         """See ``ConsumerCore.settle``; for the methods of messages of a shared group."""
-        self._runtime.run(self._core.settled(handle, kind, time_ms))
+        self._runtime.run(self._core.settled(item, kind, time_ms))
 
     def get_many(self, max_messages: int, timeout: float | None = None) -> list[Message]:
         """Return up to ``max_messages`` messages that have arrived, waiting for a first one.

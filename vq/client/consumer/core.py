@@ -44,8 +44,9 @@ from vq.client.consumer.place.beginnings import Beginnings
 from vq.client.consumer.place.steering import Steering
 from vq.client.consumer.place.stops import Stops
 from vq.client.consumer.reader import Reader
-from vq.client.consumer.shared.handles import MessageHandle, SettleKind
+from vq.client.consumer.shared.handles import SettleKind
 from vq.client.consumer.shared.member import SharedMember
+from vq.client.consumer.shared.sources import HeldMessage
 from vq.client.consumer.shared.work import Settle, SharedMessage
 from vq.client.consumer.troubles import Troubles
 from vq.client.loop_calls import call_soon
@@ -339,15 +340,15 @@ class ConsumerCore:
         return partial(subscription.executor.call, subscription.called.listener)
 
     def settle(
-        self, handle: MessageHandle, kind: SettleKind, time_ms: int
+        self, item: HeldMessage, kind: SettleKind, time_ms: int
     ) -> "asyncio.Future[None]":
         """See ``SharedMember.settle``."""
         assert self.shared is not None
-        return self.shared.settle(handle, kind, time_ms)
+        return self.shared.settle(item, kind, time_ms)
 
-    async def settled(self, handle: MessageHandle, kind: SettleKind, time_ms: int) -> None:
+    async def settled(self, item: HeldMessage, kind: SettleKind, time_ms: int) -> None:
         """Return once that has become of a message; see ``settle``."""
-        await self.settle(handle, kind, time_ms)
+        await self.settle(item, kind, time_ms)
 
     def held(self) -> list[TopicPartition]:
         """Return the partitions this member consumes now, sorted."""

@@ -35,7 +35,10 @@ _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 class DatabaseFailed(VqError):
     """The console's database does not do what it is asked."""
 
-    hint = "the console needs its database for accounts and for the audit; see its log"
+    hint = (
+        "the console keeps accounts and its audit there: look at --database and "
+        "VQ_CONSOLE_DATABASE, and whether this user may open it"
+    )
 
 
 class NoDatabase(DatabaseFailed):

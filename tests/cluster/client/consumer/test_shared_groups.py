@@ -604,3 +604,34 @@ async def test_what_a_member_fetches_ahead_has_a_bound_of_bytes(
     assert 40 <= sum(each.held for each in told.partitions) <= 50
     assert at_work == 40
     await consumer.close()
+
+
+@pytest.mark.parametrize("by_listener", [True, False])
+async def test_the_dead_letter_of_what_was_given_back_says_so(
+    factory: aio.MessageFactory, by_listener: bool
+) -> None:
+    """With as many tries as there were; the last ``nack`` waits until the letter is stored."""
+    attempts: list[int] = []
+
+    async def listener(message: SharedMessage) -> None:
+        attempts.append(message.attempts)
+        await message.nack()
+
+    consumer = await factory.create_consumer(shared(max_deliveries=2, start_position="earliest"))
+    consumer.subscribe("t", listener=listener if by_listener else None)
+    await send(factory, "t", 1)
+    if by_listener:
+        await consumer.start()
+        await until_true(lambda: is_all_done(factory))
+    else:
+        for _ in range(2):
+            (message,) = await consumer.get_many(1, timeout=60)
+            await listener(message)  # type: ignore[arg-type]
+        with pytest.raises(LeaseLost):
+            await message.nack()  # type: ignore[attr-defined]
+    assert attempts == [1, 2]
+    (letter,) = [each async for each in factory.admin.read_dead_letters("g")]
+    failure = letter.message.failure
+    assert failure is not None
+    assert (failure.attempts, failure.reason) == (2, "given back (nack)")
+    await consumer.close()

@@ -87,7 +87,7 @@ class SharedMember:
             self.policy,
             copies,
             lambda _: listener,
-            self.receiver.settle,
+            lambda *said: self.work.settle(*said),
             workers=workers,
             rng=client.rng,
             clock=client.clock,
@@ -232,7 +232,11 @@ async def test_a_message_that_takes_its_members_along_is_not_tried_for_ever(
     async with factory_of(cluster) as factory:
         consumer = await factory.create_consumer()
         letters = [await consumer.get("_vq.dlq.g", number, 0, 1 << 20) for number in range(4)]
-    assert [each.content for found in letters for each in found] == [b"0"]
+    (letter,) = [each for found in letters for each in found]
+    assert letter.content == b"0"
+    assert letter.failure is not None
+    assert letter.failure.attempts == 2
+    assert "nobody acknowledged it" in letter.failure.reason
 
 
 async def test_an_acknowledgement_that_is_late_is_told_so(cluster: MemoryCluster) -> None:

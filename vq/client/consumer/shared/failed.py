@@ -1,10 +1,11 @@
 """What becomes of messages of a shared group that were not handled. Loop-bound.
 
-has deliveries left: released, for a pause of the policy
+has deliveries left: released, for a pause of the policy, or as its taker said
 has none left: what the policy says, such as a dead letter
 """
 
 import asyncio
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from vq import limits
@@ -29,8 +30,15 @@ _COPY_S: Final = 10.0
 #: For so long the message is held meanwhile.
 _HELD_S: Final = 2 * _COPY_S
 _JITTER: Final = 0.2
-#: What a listener is when its message was delivered too often before.
-_TOO_OFTEN: Final = "it was delivered so often, and nobody has said what became of it"
+#: Why a message failed that was delivered too often before, and given to nobody this time: only
+#: the journal knows how each delivery ended.
+_TOO_OFTEN: Final = "each delivery was given back, or ended with its lease: nobody acknowledged it"
+_GIVEN_BACK: Final = "given back (nack)"
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBack(Retry):
+    """What ``nack`` says of a message."""
 
 
 class Outcome(NamedTuple):
@@ -61,7 +69,9 @@ def outcome_of(
         draw: A random number in [0, 1), for the pause.
     """
     why = _TOO_OFTEN
-    if isinstance(result, Retry):
+    if isinstance(result, GivenBack):
+        why = _GIVEN_BACK
+    elif isinstance(result, Retry):
         why = "vq.Retry"
     elif result is not None:
         why = shown_raised(result)
@@ -79,6 +89,14 @@ def outcome_of(
     if policy.on_failure == OnFailure.SKIP:
         return Outcome(SettleKind.REJECT, why=why)
     return Outcome(SettleKind.RELEASE, max(pause_s, pauses[-1]), why=why)  # it is held
+
+
+def is_last(policy: FailurePolicy, deliveries: int) -> bool:
+    """Whether a message that was delivered so often, with this time, is not delivered again. Pure.
+
+    If this delivery fails, that is: what becomes of it then is said at once.
+    """
+    return deliveries >= policy.max_attempts and policy.on_failure != OnFailure.HOLD
 
 
 def is_spent(policy: FailurePolicy, deliveries: int, deliveries_each: int = 1) -> bool:
@@ -135,7 +153,34 @@ class FailedDeliveries:
         error = result if isinstance(result, BaseException) else None
         if outcome.is_copied and not await self._is_held(item):
             return None
-        if outcome.is_copied and not await self._is_dead(item, outcome.why, error):
+        tries = item.deliveries - (result is None)
+        return await self._carry_out(item, outcome, error, tries)
+
+    def is_last(self, item: HeldMessage) -> bool:
+        """Whether ``given_back`` is to be called if somebody gives a message back."""
+        return is_last(self._policy.now, item.deliveries)
+
+    async def given_back(self, item: HeldMessage) -> None:
+        """End a message that is given back by ``nack`` and ``is_last``. Return once that is so.
+
+        Raises:
+            LeaseLost: It is not with this member any more; nothing has changed.
+            OutcomeUnknown: There was no answer.
+            InvalidState: The member is closed.
+        """
+        outcome = outcome_of(self._policy.now, item.deliveries, GivenBack(), self._rng.random())
+        if outcome.is_copied:
+            try:
+                await self._hold(item)
+            except VqError:
+                self._sources.drop(item.handle)
+                raise
+        await (await self._carry_out(item, outcome, None, item.deliveries))
+
+    async def _carry_out(
+        self, item: HeldMessage, outcome: Outcome, error: BaseException | None, tries: int
+    ) -> "asyncio.Future[None]":
+        if outcome.is_copied and not await self._is_dead(item, tries, outcome.why, error):
             outcome = Outcome(SettleKind.RELEASE, self._policy.now.retry_backoff_s[-1])
         elif outcome.kind is SettleKind.RELEASE:
             logger.warning(
@@ -152,21 +197,24 @@ class FailedDeliveries:
                 "listener failed, message skipped",
                 group=self._group,
                 message=origin_of(item.message),
-                tries=item.deliveries,
+                tries=tries,
                 error=outcome.why,
                 exc_info=self._tracebacks.new(error),
             )
         delay_ms = round(outcome.delay_s * 1_000)
         return self._sources.settle(item.handle, outcome.kind, delay_ms)
 
-    async def _is_held(self, item: HeldMessage) -> bool:
-        """Whether a message is with this member until its dead letter is stored.
+    async def _hold(self, item: HeldMessage) -> None:
+        """Have a message with this member until its dead letter is stored.
 
-        Otherwise another one has it, or will: it makes the dead letter, or has the message done.
+        Raises:
+            VqError: Another one has it, or will: it makes the dead letter, or has the message done.
         """
-        held = self._sources.settle(item.handle, SettleKind.EXTEND, round(_HELD_S * 1_000))
+        await self._sources.settle(item.handle, SettleKind.EXTEND, round(_HELD_S * 1_000))
+
+    async def _is_held(self, item: HeldMessage) -> bool:
         try:
-            await held
+            await self._hold(item)
         except VqError as error:
             logger.warning(
                 "lease ended before a dead letter was made, message is delivered again",
@@ -179,9 +227,11 @@ class FailedDeliveries:
             return False
         return True
 
-    async def _is_dead(self, item: HeldMessage, why: str, error: BaseException | None) -> bool:
+    async def _is_dead(
+        self, item: HeldMessage, tries: int, why: str, error: BaseException | None
+    ) -> bool:
         """Whether a message is a dead letter now."""
-        failure = DeliveryFailure(item.deliveries, self._clock.wall_ms(), why)
+        failure = DeliveryFailure(tries, self._clock.wall_ms(), why)
         try:
             await self._copier.give_up(item.message, failure, timeout=_COPY_S)
         except VqError as not_copied:

@@ -19,7 +19,7 @@ from vq.client.consumer.shared.handles import MessageHandle, SettleKind
 from vq.client.consumer.shared.place import record_lows
 from vq.client.consumer.shared.receiver import SharedReceiver
 from vq.client.consumer.shared.settler import retrieved
-from vq.client.consumer.shared.sources import SharedSources
+from vq.client.consumer.shared.sources import HeldMessage, SharedSources
 from vq.client.consumer.shared.work import Settle, SharedMessage, SharedWork
 from vq.client.consumer.troubles import Troubles
 from vq.client.copies import MessageCopies
@@ -163,7 +163,7 @@ class SharedMember:
             self.receiver.fail(error)
 
     def settle(
-        self, handle: MessageHandle, kind: SettleKind, time_ms: int
+        self, item: HeldMessage, kind: SettleKind, time_ms: int
     ) -> "asyncio.Future[None]":
         """Say what becomes of a message; it is sent whether the answer is awaited or not.
 
@@ -172,7 +172,8 @@ class SharedMember:
             any more; ``OutcomeUnknown``: there was no answer; ``InvalidState``: the consumer is
             closed. Its cancellation changes nothing.
         """
-        answer = asyncio.shield(self._sources.settle(handle, kind, time_ms))
+        assert self._work is not None
+        answer = asyncio.shield(self._work.settle(item, kind, time_ms))
         answer.add_done_callback(retrieved)
         return answer
 

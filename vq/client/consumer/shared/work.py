@@ -27,7 +27,7 @@ from vq.client.consumer.shared.receiver import SharedReceiver
 from vq.client.consumer.shared.sources import HeldMessage
 from vq.client.copies import MessageCopies, origin_of
 from vq.clock import Clock
-from vq.errors import LeaseLost
+from vq.errors import LeaseLost, OutcomeUnknown
 from vq.log_lines import get_logger
 from vq.model import Message
 from vq.tasks import begin_task, cancellation_of
@@ -37,8 +37,8 @@ logger = get_logger(__name__)
 #: Where a parent counts which message ends processes, so many deliveries are taken for one try
 #: before a listener is called: what the processes had besides was delivered, too, and not tried.
 WATCHED_DELIVERIES_EACH: Final = 3
-#: Settles a message: its handle, what becomes of it, and a time in ms.
-Settle = Callable[[MessageHandle, SettleKind, int], Any]
+#: Settles a message: it, what becomes of it, and a time in ms.
+Settle = Callable[[HeldMessage, SettleKind, int], Any]
 
 
 class SharedMessage(TriedMessage):
@@ -66,6 +66,9 @@ class SharedMessage(TriedMessage):
 
     def nack(self, delay_s: float = 0.0) -> Any:
         """Have it delivered again, to any member, after so many seconds, 0 to 40 days.
+
+        It counts as a failed delivery: the last one that the group allows ends at once as
+        ``on_failure`` says, such as with a dead letter.
 
         Raises:
             InvalidArgument: ``delay_s`` is out of its bounds.
@@ -101,7 +104,7 @@ def shared_message(item: HeldMessage, settle: Settle) -> SharedMessage:
     """Return a message as its listener gets it."""
     made = tuple.__new__(SharedMessage, item.message)
     made.attempts, made._handle = item.deliveries, item.handle
-    made._say = partial(settle, item.handle)
+    made._say = partial(settle, item)
     return made
 
 
@@ -215,6 +218,24 @@ class SharedWork:
             await self._end(item, None)
         except Exception:  # of the application's logging, or of vq
             logger.exception("delivery failed, others continue", group=self._group)
+
+    def settle(
+        self, item: HeldMessage, kind: SettleKind, time_ms: int
+    ) -> "asyncio.Future[None]":
+        """Say what becomes of a message; see ``SharedMember.settle``."""
+        if kind is not SettleKind.RELEASE or not self._failed.is_last(item):
+            return self._receiver.settle(item.handle, kind, time_ms)
+        task = begin_task(self._given_back(item), self._context)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _given_back(self, item: HeldMessage) -> None:
+        try:
+            await self._failed.given_back(item)
+        except asyncio.CancelledError:  # whoever said it may wait for the answer
+            told = "the consumer was closed before the message that was given back had ended"
+            raise OutcomeUnknown(told) from None
 
     async def _handle(self, item: HeldMessage) -> None:
         message = shared_message(item, self._settle)
