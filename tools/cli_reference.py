@@ -52,7 +52,7 @@ begin with `VQ_`, and ignores them. Settings that hold objects
 | `[broker]` `port = 8123` | `VQ_BROKER_PORT` | `--port` |
 | `[broker.labels]` `rack = "r1"` | `VQ_BROKER_LABELS=rack=r1,zone=a` | |
 | `[client]` `connect_timeout_s = 3.0` | `VQ_CLIENT_CONNECT_TIMEOUT_S` | |
-| `[producer]` `batch_bytes = 524288` | `VQ_PRODUCER_BATCH_BYTES` | |
+| `[producer]` `batch_bytes = 1048576` | `VQ_PRODUCER_BATCH_BYTES` | |
 | `[consumer]` `commit_interval_s = 5.0` | `VQ_CONSUMER_COMMIT_INTERVAL_S` | |
 
 The sections take the fields of `BrokerConfig`, `MessageFactoryConfig`, `ProducerConfig` and

@@ -515,7 +515,10 @@ class TransactionRefused(Refused):
 class LeaseLost(Refused):
     """A message is not with this taker any more: another one may have it."""
 
-    hint = "leave the message alone: its next taker does the work; raise the lease, or extend it"
+    hint = (
+        "a message that was settled before needs nothing more; otherwise its next taker does the "
+        "work: raise the lease, or extend it in time"
+    )
 
 
 class Unreachable(Refused):

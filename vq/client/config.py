@@ -481,7 +481,7 @@ class ConsumerConfig:
             once, and that is its delay. None: what the group has; in a new group (0.1, 30.0).
         lease_s: With ``shared``: the member has a message so long, by the clock of the broker, 0.1
             to 43,200; then it is delivered again. Longer than a listener takes; ``extend`` of a
-            message gives it more time.
+            message gives it more time. Other models have no leases.
         max_deliveries: With ``shared``, the same as ``max_attempts``: a message that was delivered
             so often, to whichever member, and failed, goes where ``on_failure`` says.
         audit_interval_s: The consumer compares its partitions with ZooKeeper this often, in
@@ -612,6 +612,8 @@ class ConsumerConfig:
 
 def _check_shared(config: ConsumerConfig) -> None:
     """Check what a member of a shared group asks for, and set what follows from it."""
+    least, most = limits.SHARED_LEASE_MS_MIN / 1_000, limits.SHARED_LEASE_MS_MAX / 1_000
+    check_within("lease_s", config.lease_s, least, most)
     if config.model is not GroupModel.SHARED:
         if config.max_deliveries is not None:
             raise InvalidArgument(
@@ -619,8 +621,6 @@ def _check_shared(config: ConsumerConfig) -> None:
                 f"counts the tries of a member of a group with model = {str(config.model)!r}"
             )
         return
-    least, most = limits.SHARED_LEASE_MS_MIN / 1_000, limits.SHARED_LEASE_MS_MAX / 1_000
-    check_within("lease_s", config.lease_s, least, most)
     if config.max_deliveries is not None:
         check_between("max_deliveries", config.max_deliveries, 1, MAX_ATTEMPTS_MAX)
         if config.max_attempts not in {None, config.max_deliveries}:

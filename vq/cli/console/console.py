@@ -242,10 +242,22 @@ def _database_name(invocation: Invocation, database: str | None) -> str:
     return make_url(_settings(invocation, database=database).database).render_as_string()
 
 
-def _password(given: bool) -> str | None:
-    """Ask for a password on the terminal, or read the first line of the input."""
+def _password(
+    invocation: Invocation, database: str | None, given: bool, *, make: bool = False
+) -> str | None:
+    """Ask for a password on the terminal, or read the first line of the input.
+
+    What is wrong with the place of the database is told before.
+    """
     if not given:
         return None
+    from vq.console.database.database import Database
+
+    opened = Database(_settings(invocation, database=database).database)
+    try:
+        opened.check_file(make=make)
+    finally:
+        opened.close()
     if sys.stdin.isatty():
         text: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
         return text
@@ -297,7 +309,7 @@ def add(
     _needs_packages()
     from vq.console.accounts.accounts import AccountRole, add_account
 
-    password = _password(not no_password)
+    password = _password(invocation, database, not no_password, make=True)
     _work(
         invocation,
         database,
@@ -329,7 +341,7 @@ def change(
 
     if role is None and disable is None and not password:
         raise click.UsageError("say what is to change: --role, --password, --disable or --enable")
-    given = _password(password)
+    given = _password(invocation, database, password)
     _work(
         invocation,
         database,

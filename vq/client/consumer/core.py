@@ -339,9 +339,7 @@ class ConsumerCore:
         subscription = self._subscriptions.of(topic)
         return partial(subscription.executor.call, subscription.called.listener)
 
-    def settle(
-        self, item: HeldMessage, kind: SettleKind, time_ms: int
-    ) -> "asyncio.Future[None]":
+    def settle(self, item: HeldMessage, kind: SettleKind, time_ms: int) -> "asyncio.Future[None]":
         """See ``SharedMember.settle``."""
         assert self.shared is not None
         return self.shared.settle(item, kind, time_ms)

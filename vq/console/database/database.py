@@ -50,6 +50,12 @@ class NoDatabase(DatabaseFailed):
     )
 
 
+class NoPlace(DatabaseFailed):
+    """A database of SQLite cannot be where it is to be."""
+
+    hint = "make the directory, or give another file with --database or VQ_CONSOLE_DATABASE"
+
+
 class Database:
     """What the console remembers. Methods are for the loop; the work itself runs on threads.
 
@@ -66,8 +72,9 @@ class Database:
 
     @property
     def name(self) -> str:
-        """The URL without a password, for people."""
-        return self._engine.url.render_as_string(hide_password=True)
+        """The URL without a password and a driver, for people."""
+        url = self._engine.url
+        return url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
 
     def upgrade(self, *, make: bool = True) -> bool:
         """Bring the tables to the newest schema; for a thread of its own, or before the loop runs.
@@ -80,10 +87,10 @@ class Database:
 
         Raises:
             NoDatabase: There are none, and none are to be made.
+            NoPlace: See ``check_file``.
             DatabaseFailed: It cannot be reached, or its schema is of a newer vq.
         """
-        if not make:
-            self._check_file()
+        self.check_file(make=make)
         config = Config()
         config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
         known = {each.revision for each in ScriptDirectory.from_config(config).walk_revisions()}
@@ -103,12 +110,30 @@ class Database:
             raise DatabaseFailed(f"{self.name} cannot be opened: {_cause(error)}") from error
         return present is None
 
-    def _check_file(self) -> None:
-        """Raise ``NoDatabase`` if the file is missing: SQLite makes it as soon as it is opened."""
+    def check_file(self, *, make: bool) -> None:
+        """Check where SQLite has its file, before anything is made or asked for.
+
+        Args:
+            make: The file may be missing; its directory may not.
+
+        Raises:
+            NoDatabase: The file is missing: SQLite makes it as soon as it is opened.
+            NoPlace: Its directory is missing, or it is a directory itself.
+        """
         url = self._engine.url
         file = url.database if url.get_backend_name() == "sqlite" else None
-        if file and file != ":memory:" and not file.startswith("file:") and not Path(file).exists():
+        if not file or file == ":memory:" or file.startswith("file:"):
+            return
+        path = Path(file)
+        if not make and not path.exists():
             raise NoDatabase(f"there is no database of a console: {shown(file)} does not exist")
+        if path.is_dir():
+            raise NoPlace(f"{self.name} names no file: {shown(file)} is a directory")
+        if not path.parent.is_dir():
+            raise NoPlace(
+                f"{self.name} cannot be made: the directory {shown(str(path.parent))} does not "
+                "exist"
+            )
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         """Run work in one transaction on a thread; return its result.

@@ -119,11 +119,12 @@ def disk_sync(place: str, seconds: Sequence[float]) -> Finding:
     )
 
 
-def data_directory(place: str, error: str | None) -> Finding:
-    """Judge whether the data directory can be written."""
+def data_directory(wanted: str, place: str, error: str | None) -> Finding:
+    """Judge whether the data directory can be written; ``place``: it, or the nearest above it."""
+    seen = place if wanted == place else f"{wanted} does not exist; its nearest directory {place}"
     if error is None:
-        return ok("data directory", f"{place} can be written")
-    return fail("data directory", f"{place}: {error}", "make it, or let this user write there")
+        return ok("data directory", f"{seen} can be written")
+    return fail("data directory", f"{seen}: {error}", "make it, or let this user write there")
 
 
 def silent_directory(place: str, waited_s: float) -> Finding:

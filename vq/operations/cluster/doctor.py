@@ -109,14 +109,15 @@ def _disk(path: Path, config: BrokerConfig) -> list[Finding]:
 
 
 def _look(path: Path, config: BrokerConfig) -> list[Finding]:
-    place = _existing(path.absolute())
+    wanted = path.absolute()
+    place = _existing(wanted)
     try:
         seconds = sync_times(place)
     except OSError as error:
-        return [checks.data_directory(str(place), error.strerror or str(error))]
+        return [checks.data_directory(str(wanted), str(place), error.strerror or str(error))]
     free, total = RealDisk().free_space(place)
     return [
-        checks.data_directory(str(place), None),
+        checks.data_directory(str(wanted), str(place), None),
         checks.disk_space(
             str(place),
             free,

@@ -144,6 +144,8 @@ async def test_a_message_is_settled_by_itself(factory: aio.MessageFactory) -> No
         ({"on_failure": "stop"}, "stop"),
         ({"strategy": "average"}, "average"),
         ({"model": "clustering", "max_deliveries": 2}, "max_deliveries"),
+        ({"model": "clustering", "lease_s": -1}, "lease_s"),
+        ({"model": "clustering", "lease_s": "x"}, "lease_s"),
     ],
 )
 def test_what_does_not_go_with_a_shared_group_is_refused(
@@ -561,12 +563,14 @@ async def test_a_filter_that_fails_holds_up_one_message(factory: aio.MessageFact
 async def test_a_message_that_is_settled_twice_counts_once(factory: aio.MessageFactory) -> None:
     """Else the member would take more and more, and their leases would end here."""
     lost: list[bytes] = []
+    hints: set[str] = set()
 
     async def listener(message: SharedMessage) -> None:
         await message.ack()
         try:
             await message.nack()
-        except LeaseLost:
+        except LeaseLost as error:
+            hints.add(error.hint)
             lost.append(message.content)
 
     consumer = await factory.create_consumer(shared(workers=2))
@@ -579,6 +583,8 @@ async def test_a_message_that_is_settled_twice_counts_once(factory: aio.MessageF
         told = await factory.admin.describe_shared_group("g")
         held = max(held, sum(each.held for each in told.partitions))
     assert held <= 20
+    (hint,) = hints
+    assert "settled before needs nothing more" in hint
 
 
 async def test_what_a_member_fetches_ahead_has_a_bound_of_bytes(

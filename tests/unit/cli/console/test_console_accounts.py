@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from vq.cli.main import cli
 from vq.console.accounts.accounts import list_accounts
-from vq.console.database.database import Database, NoDatabase
+from vq.console.database.database import Database, NoDatabase, NoPlace
 
 
 def vq(*words: str, stdin: str = "") -> Result:
@@ -68,6 +68,24 @@ def test_nothing_else_makes_a_database(place: Path, words: tuple[str, ...]) -> N
         assert name in str(ended.exception)
         assert "--database" in ended.exception.hint
     assert [each.name for each in place.glob("*.db")] == ["other.db"]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("no/such/x.db", "the directory 'no/such' does not exist"), (".", "'.' is a directory")],
+)
+def test_a_wrong_place_is_told_before_a_password_is_asked_for(name: str, says: str) -> None:
+    """With the URL as it was given; the input has no password."""
+    ended = vq("console", "account", "add", "anna", "--database", f"sqlite:///{name}")
+    assert isinstance(ended.exception, NoPlace), ended.output
+    assert says in str(ended.exception)
+    assert str(ended.exception).startswith(f"sqlite:///{name} ")
+    assert "--database" in ended.exception.hint
+
+
+def test_a_wrong_url_is_told_before_a_password_is_asked_for() -> None:
+    ended = vq("console", "account", "add", "anna", "--database", "foo://x")
+    assert "is not one of sqlite:///FILE" in str(ended.exception)
 
 
 def test_a_change_of_nothing_is_refused() -> None:

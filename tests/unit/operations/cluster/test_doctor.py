@@ -95,7 +95,9 @@ def test_a_data_directory_that_is_not_there_yet_is_looked_at_where_it_will_be(
         "disk space",
         "fdatasync",
     ]
-    assert str(tmp_path) in findings["data directory"].detail
+    assert findings["data directory"].detail == (
+        f"{tmp_path}/not/yet does not exist; its nearest directory {tmp_path} can be written"
+    )
 
 
 def test_a_data_directory_that_hangs_is_told_and_not_waited_for(

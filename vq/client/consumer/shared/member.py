@@ -162,9 +162,7 @@ class SharedMember:
         if self.receiver is not None:
             self.receiver.fail(error)
 
-    def settle(
-        self, item: HeldMessage, kind: SettleKind, time_ms: int
-    ) -> "asyncio.Future[None]":
+    def settle(self, item: HeldMessage, kind: SettleKind, time_ms: int) -> "asyncio.Future[None]":
         """Say what becomes of a message; it is sent whether the answer is awaited or not.
 
         Returns:

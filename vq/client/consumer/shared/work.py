@@ -219,9 +219,7 @@ class SharedWork:
         except Exception:  # of the application's logging, or of vq
             logger.exception("delivery failed, others continue", group=self._group)
 
-    def settle(
-        self, item: HeldMessage, kind: SettleKind, time_ms: int
-    ) -> "asyncio.Future[None]":
+    def settle(self, item: HeldMessage, kind: SettleKind, time_ms: int) -> "asyncio.Future[None]":
         """Say what becomes of a message; see ``SharedMember.settle``."""
         if kind is not SettleKind.RELEASE or not self._failed.is_last(item):
             return self._receiver.settle(item.handle, kind, time_ms)
