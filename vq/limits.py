@@ -70,6 +70,10 @@ ARCHIVES_MAX: Final = 8
 OFFSET_MAX: Final = (1 << 64) - 1
 #: Largest answer to one GET; leaves space for the frame around it.
 FETCH_BYTES_MAX: Final = 8 * MIB
+#: What an answer takes beside its bytes of what a partition was asked for with.
+FETCH_ANSWER_BYTES: Final = 512
+#: While so much of that is left, the partition counts as asked for again.
+FETCH_AGAIN_BYTES: Final = 256 * KIB
 
 # Producers ------------------------------------------------------------------------------------
 #: Batches of one producer that the log remembers per partition, hence also the largest window:

@@ -43,15 +43,15 @@ BALANCE_S = 30.0 if LONG else 18.0
 ARCHIVED_SEEDS = 400 if LONG else 3
 BLOCK = 8
 #: How long faults strike, in virtual time: a seed costs what its clients send meanwhile.
-STRUCK_S = 30.0 if LONG else 9.0
+STRUCK_S = 30.0 if LONG else 7.0
 #: The same of archives: blocks are to become some.
-ARCHIVED_S = 30.0 if LONG else 18.0
+ARCHIVED_S = 30.0 if LONG else 14.0
 #: The same of a run that is only compared with itself.
-REPLAYED_S = 30.0 if LONG else 5.0
+REPLAYED_S = 30.0 if LONG else 4.0
 #: Of the interpreters that replay; the test process has one of its own.
 HASH_SEEDS = ("0", "4711") if LONG else ("4711",)
 #: How long one kind of fault strikes, in virtual time.
-KIND_S = 20 if LONG else 5
+KIND_S = 20 if LONG else 4
 #: The same of a place that hangs: it must have been reached before.
 HANGING_S = 40 if LONG else 24
 MUTANT_SEEDS_MAX = 100

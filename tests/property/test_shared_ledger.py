@@ -145,7 +145,7 @@ class Machine(RuleBasedStateMachine):
                 else:
                     assert before.until_ms <= self.ms
                 assert run.deliveries == (0 if before is None else before.deliveries) + 1
-                until_ms = self.ms + LEASE_MS
+                until_ms = self.ms + LEASE_MS + 1  # the ms that has begun is not counted
                 self.model[source][number] = Message(run.deliveries, note.grant, until_ms)
             self.handles.append((source, run.first, run.messages, note.grant))
         self.last[member] = ask, note.grant
@@ -195,7 +195,7 @@ class Machine(RuleBasedStateMachine):
             elif kind in {SettlementKind.ACK, SettlementKind.REJECT}:
                 del self.model[source][number]
             elif kind is SettlementKind.EXTEND:
-                found.until_ms = self.ms + delay_ms + 1
+                found.until_ms = self.ms + delay_ms + 2
             else:
                 found.grant = 0
                 found.until_ms = self.ms + (delay_ms if kind is SettlementKind.RELEASE else 0)

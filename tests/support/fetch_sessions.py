@@ -134,7 +134,7 @@ class Partition:
         ):
             self.ask(self.missing)
 
-    def took(self, result: FetchResult, body: bytes) -> None:
+    def took(self, result: FetchResult, body: bytes, *, again: bool = False) -> None:
         self.asked = 0
         self.took_bodies.append(body)
         self.count()

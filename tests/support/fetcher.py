@@ -164,13 +164,13 @@ class Reader:
         """The offsets that were asked for."""
         return [offset for offset, _ in self.fetches.asked]
 
-    def answer(self, body: bytes = b"", **fields: Any) -> None:
-        """Answer what was asked for last, unless it was withdrawn."""
+    def answer(self, body: bytes = b"", *, again: bool = False, **fields: Any) -> None:
+        """Answer what was asked for last, unless it was withdrawn; ``again``: and wait on."""
         if not self.fetches.waits:
             return
-        self.fetches.waits = False
-        values = {"offset": self.asked[-1], "high_watermark": 5_000, **fields}
-        self.fetcher.took(FetchResult(**values), body)
+        self.fetches.waits = again
+        values = {"offset": self.fetcher.position, "high_watermark": 5_000, **fields}
+        self.fetcher.took(FetchResult(**values), body, again=again)
 
     def consumed(self, size: int, rest: Rest = NO_REST) -> None:
         """Finish bytes, and have the loop count them at once."""

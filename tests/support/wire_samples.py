@@ -592,6 +592,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             removed=[7, 300],
             close=True,
             from_copy=True,
+            again=True,
         )
     ),
     (Command.FETCH, "response"): Sample(

@@ -44,6 +44,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import (
     COMMANDS,
     CORRELATION_ID_MAX,
+    FLAG_AGAIN,
     FLAG_HESSIAN,
     LENGTH_BYTES,
     PREFIX_BYTES,
@@ -161,6 +162,11 @@ class Reply(NamedTuple):
 
     context: Any
     frame: Frame
+
+
+def is_again(frame: Frame) -> bool:
+    """Whether further replies follow to the request that this one is for."""
+    return bool(frame.flags & FLAG_AGAIN) and frame.command == Command.FETCH and not frame.status
 
 
 class Closing(NamedTuple):
@@ -355,6 +361,21 @@ class ServerConnection(_Connection):
         head = encode_frame(command, STATUS_OK, correlation_id, flags, header, size)
         if not self._note_answered(request_id):
             return []
+        return [*self.data_to_send(), head, *parts]
+
+    def reply_again(
+        self, request_id: RequestId, message: Header, parts: Sequence[Buffer]
+    ) -> list[Buffer]:
+        """Return the buffers of a good reply that is not the last one; like ``reply_parts``."""
+        if self._state is not _OPEN:
+            return []
+        command, correlation_id, flags, _ = request_id
+        if correlation_id not in self._waiting:
+            raise InvalidState(f"{request_id} was answered before")
+        header = encode_header(command, message, flags)
+        size = sum(map(len, parts))
+        flags |= FLAG_AGAIN
+        head = encode_frame(command, STATUS_OK, correlation_id, flags, header, size)
         return [*self.data_to_send(), head, *parts]
 
     def reply_error(self, request_id: RequestId, error: VqError) -> list[Buffer]:
@@ -714,9 +735,10 @@ class ClientConnection(_Connection):
                 known = waiting.get(frame.correlation_id)
                 if known is None or known[0] != frame.command:
                     raise _unsolicited(frame)
-                del waiting[frame.correlation_id]  # ``abandon`` needs the open requests
-                if frame.command in READS:
-                    self._reads -= 1
+                if not is_again(frame):
+                    del waiting[frame.correlation_id]  # ``abandon`` needs the open requests
+                    if frame.command in READS:
+                        self._reads -= 1
                 if frame.command == Command.HELLO:
                     event: Opened | Challenged | Reply = self._open(decode_reply(frame))
                 elif frame.command == Command.AUTHENTICATE:

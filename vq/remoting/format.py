@@ -58,6 +58,8 @@ CORRELATION_ID_MAX: Final = 0xFFFF_FFFF
 FLAG_HESSIAN: Final = 1
 #: Of answers alone: the header has a ``Delay``, beside what it has otherwise.
 FLAG_DELAY: Final = 2
+#: Of answers to FETCH alone: further ones follow to the same request.
+FLAG_AGAIN: Final = 4
 #: In requests.
 FLAGS_KNOWN: Final = FLAG_HESSIAN
 

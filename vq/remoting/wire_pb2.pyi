@@ -977,7 +977,7 @@ class FetchPartition(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., epoch: _Optional[int] = ..., validate: _Optional[bool] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., at_once: _Optional[bool] = ..., last_epoch: _Optional[int] = ..., watch_above: _Optional[int] = ..., where: _Optional[str] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("session", "sequence", "max_bytes", "max_wait_ms", "partitions", "removed", "close", "from_copy")
+    __slots__ = ("session", "sequence", "max_bytes", "max_wait_ms", "partitions", "removed", "close", "from_copy", "again")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -986,6 +986,7 @@ class FetchRequest(_message.Message):
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
     FROM_COPY_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
     session: int
     sequence: int
     max_bytes: int
@@ -994,7 +995,8 @@ class FetchRequest(_message.Message):
     removed: _containers.RepeatedScalarFieldContainer[int]
     close: bool
     from_copy: bool
-    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[FetchPartition, _Mapping]]] = ..., removed: _Optional[_Iterable[int]] = ..., close: _Optional[bool] = ..., from_copy: _Optional[bool] = ...) -> None: ...
+    again: bool
+    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[FetchPartition, _Mapping]]] = ..., removed: _Optional[_Iterable[int]] = ..., close: _Optional[bool] = ..., from_copy: _Optional[bool] = ..., again: _Optional[bool] = ...) -> None: ...
 
 class FetchResult(_message.Message):
     __slots__ = ("handle", "offset", "next_offset", "high_watermark", "log_start_offset", "epoch", "size", "filtered", "offsets", "status", "message", "numbers", "texts", "last_epoch", "deleted_before")

@@ -86,11 +86,11 @@ def _pauses_s(first_s: float = 0.001) -> Iterator[float]:
     """Yield how long to wait before each next look.
 
     A look costs processor time, in virtual time nothing else. So they become rarer: the end of a
-    wait is seen a hundredth of it late at most.
+    wait is seen a twenty-fifth of it late at most.
     """
     waited_s = 0.0
     while True:
-        pause_s = min(max(first_s, waited_s / 100), 1.0)
+        pause_s = max(first_s, waited_s / 25)
         waited_s += pause_s
         yield pause_s
 

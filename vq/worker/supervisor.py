@@ -94,11 +94,6 @@ class Supervisor:
             {"/healthz": self._health, "/readyz": self._readiness, "/metrics": self._metrics}
         )
 
-    @property
-    def health_address(self) -> Address | None:
-        """Where health and metrics are; None: nowhere."""
-        return self._server.address
-
     # Signals ----------------------------------------------------------------------------------
     def stop(self) -> None:
         """Have all processes finish; called again: at once."""

@@ -101,13 +101,8 @@ async def test_offsets_are_checked_a_few_in_a_turn(wide, monkeypatch, tags):
     assert max(turns) == STEPS_PER_TURN
 
 
-async def test_errors_are_told_of_a_few_in_a_turn(served, monkeypatch):
-    """Also where all of them are there when the request comes, which names nothing."""
-    count = 900  # fewer than are owed before one has to wait
-    named = [add(n, topic=f"no-{n}", handle=n) for n in range(count)]
-    assert await served.client.fetch(0, *named, max_wait_ms=0) == {}
-    (session,) = served.node.parts.fetches.sessions
-    await until(lambda: all(each.failure for each in session.partitions.values()))
+async def errors_in_turns(waiting, monkeypatch) -> Counter[int]:
+    """Return how many errors are told of in each turn of the loop until a request is answered."""
     turn, told = 0, Counter[int]()
     add_error = FetchAnswer.add_error
     monkeypatch.setattr(
@@ -115,12 +110,37 @@ async def test_errors_are_told_of_a_few_in_a_turn(served, monkeypatch):
         "add_error",
         lambda self, *args: (told.update([turn]), add_error(self, *args))[1],
     )
-    waiting = served.client.send_fetch(1)
     while not waiting.done():
         await asyncio.sleep(0)
         turn += 1
+    return told
+
+
+async def test_errors_are_told_of_a_few_in_a_turn(served, monkeypatch):
+    """Also where all of them are there when the request comes, which names nothing."""
+    count = 900  # fewer than are owed before one has to wait
+    named = [add(n, topic=f"no-{n}", handle=n) for n in range(count)]
+    assert await served.client.fetch(0, *named, max_wait_ms=0) == {}
+    (session,) = served.node.parts.fetches.sessions
+    await until(lambda: all(each.failure for each in session.partitions.values()))
+    waiting = served.client.send_fetch(1)
+    told = await errors_in_turns(waiting, monkeypatch)
     found = await answer(waiting)
     assert {result.status for result, _ in found.values()} == {UnknownTopic.status}
+    assert len(found) == told.total() == count
+    assert max(told.values()) <= (STEPS_PER_TURN + 1) * ERRORS_PER_STEP
+
+
+async def test_what_ends_many_reads_at_once_is_told_of_a_few_in_a_turn(served, monkeypatch):
+    """As when another node leads: nobody looked at them before."""
+    count = 900
+    waiting = served.client.send_fetch(0, *(add(0, handle=n) for n in range(count)))
+    channel = served.node.parts.partitions.channels["t", 0]
+    await until(lambda: len(channel.parked) == count)
+    channel.close(ShuttingDown("it is over"))
+    told = await errors_in_turns(waiting, monkeypatch)
+    found = await answer(waiting)
+    assert {result.status for result, _ in found.values()} == {ShuttingDown.status}
     assert len(found) == told.total() == count
     assert max(told.values()) <= (STEPS_PER_TURN + 1) * ERRORS_PER_STEP
 

@@ -126,6 +126,8 @@ async def test_a_get_waits_for_min_bytes_or_its_time(served):
     frame = await asyncio.wait_for(waiting, WAIT_S)
     assert len(decode_records(frame.body, latest)) == 2
     assert not more.done()
+    there = served.client.send_get("t", 0, latest, max_wait_ms=20_000, min_bytes=exactly)
+    assert (await asyncio.wait_for(there, WAIT_S)).body == frame.body
     begin = asyncio.get_running_loop().time()
     short = served.client.send_get("t", 0, latest, max_wait_ms=30, min_bytes=10_000)
     frame = await asyncio.wait_for(short, WAIT_S)

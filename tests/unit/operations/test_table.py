@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.cases import case
 
 import vq
 from vq import aio, blocking
@@ -34,11 +35,15 @@ def test_both_apis_have_a_method_of_each_row_in_its_order() -> None:
     assert list(methods(vq.Admin)) == list(methods(aio.Admin)) == names
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_a_method_takes_returns_and_says_what_its_function_does(
-    row: Operation[..., Any, Any],
-) -> None:
+def test_a_method_takes_returns_and_says_what_its_function_does() -> None:
     """Without the cluster. What yields its results is an iterator of threads."""
+    for row in ROWS:
+        with case(row.name):
+            check_methods(row)
+
+
+def check_methods(row: Operation[..., Any, Any]) -> None:
+    """Compare the methods of a row with its function."""
     threads, loop = getattr(vq.Admin, row.name), getattr(aio.Admin, row.name)
     assert threads.__doc__ == loop.__doc__ == row.function.__doc__
     assert threads.__qualname__ == loop.__qualname__ == f"Admin.{row.name}"
@@ -55,15 +60,16 @@ def test_a_method_takes_returns_and_says_what_its_function_does(
         assert taken.return_annotation == other.return_annotation
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_a_row_says_what_is_needed_of_what(row: Operation[..., Any, Any]) -> None:
+def test_a_row_says_what_is_needed_of_what() -> None:
     """What acts needs more than a look; a plan needs no more. An argument tells of which."""
-    assert row.concerned in {"", *row.signature.parameters}
-    assert (row.effect is Effect.PLAN) == row.name.startswith("plan_")
-    if row.effect is Effect.ACT:
-        assert row.right is not Right.DESCRIBE
-    elif row.effect is Effect.PLAN:
-        assert row.right is Right.DESCRIBE
+    for row in ROWS:
+        with case(row.name):
+            assert row.concerned in {"", *row.signature.parameters}
+            assert (row.effect is Effect.PLAN) == row.name.startswith("plan_")
+            if row.effect is Effect.ACT:
+                assert row.right is not Right.DESCRIBE
+            elif row.effect is Effect.PLAN:
+                assert row.right is Right.DESCRIBE
 
 
 def test_a_row_names_a_command_that_exists() -> None:

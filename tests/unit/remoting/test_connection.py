@@ -35,8 +35,9 @@ from vq.remoting.connection import (
     RequestId,
     ServerConnection,
     Step,
+    is_again,
 )
-from vq.remoting.format import CORRELATION_ID_MAX, FLAG_HESSIAN, PREFIX, Command
+from vq.remoting.format import CORRELATION_ID_MAX, FLAG_AGAIN, FLAG_HESSIAN, PREFIX, Command
 from vq.remoting.frames import Buffer, Frame, FrameParser, encode_frame
 from vq.remoting.hello import KnownPeer, ServerIdentity, negotiate
 from vq.remoting.login import Login
@@ -328,6 +329,39 @@ def test_replies_may_come_in_any_order() -> None:
     contexts = [event.context for event in client.receive_data(answers) if isinstance(event, Reply)]
     assert contexts == [4, 3, 2, 1, 0]
     assert client.requests_in_flight == server.requests_in_flight == 0
+
+
+def test_a_fetch_may_be_answered_more_than_once() -> None:
+    """It waits, and counts as a read, until a reply is the last one."""
+    client, server = opened()
+    header = messages.encode_header(Command.FETCH, wire.FetchRequest(again=True))
+    (request,) = server.receive_data(joined(client.request(Command.FETCH, header, context="f")[1]))
+    assert isinstance(request, Request)
+    for _ in range(2):
+        (part,) = client.receive_data(
+            joined(server.reply_again(request.request_id, wire.FetchResponse(), [b"x"]))
+        )
+        assert isinstance(part, Reply)
+        assert (part.context, part.frame.body, is_again(part.frame)) == ("f", b"x", True)
+        assert client.requests_in_flight == server.requests_in_flight == 1
+    (last,) = client.receive_data(joined(server.reply(request.request_id, wire.FetchResponse())))
+    assert isinstance(last, Reply)
+    assert not is_again(last.frame)
+    assert client.requests_in_flight == server.requests_in_flight == 0
+    with pytest.raises(InvalidState, match="FETCH 2 was answered before"):
+        server.reply_again(request.request_id, wire.FetchResponse(), [])
+    server.ended()
+    assert server.reply_again(request.request_id, wire.FetchResponse(), []) == []
+
+
+def test_a_reply_to_another_request_is_always_the_last_one() -> None:
+    """Whatever flag a broker sets: nobody would take the next one."""
+    client, server = opened()
+    (request,) = server.receive_data(joined(client.request(Command.PING, PING)[1]))
+    assert isinstance(request, Request)
+    reply = encode_frame(Command.PING, 0, request.request_id.correlation_id, FLAG_AGAIN, b"")
+    assert isinstance(client.receive_data(reply)[0], Reply)
+    assert client.requests_in_flight == 0
 
 
 def test_the_answer_to_hello_goes_first() -> None:

@@ -30,6 +30,8 @@ class Revocable(Cancellable, Protocol):
 class Session(Protocol):
     """One open connection. Every request is answered once, by ``reply`` or ``refuse``.
 
+    Before that, one may be answered any number of times by ``reply_again``.
+
     Attributes:
         address: Of the peer.
         waiting: Requests parked for this session, cancelled when it ends.
@@ -59,6 +61,15 @@ class Session(Protocol):
 
     def reply_parts(self, request_id: RequestId, message: Header, parts: Sequence[Buffer]) -> None:
         """Answer with a body in parts; otherwise as ``reply``."""
+        ...
+
+    def reply_again(self, request_id: RequestId, message: Header, parts: Sequence[Buffer]) -> bool:
+        """Answer a request that goes on waiting; otherwise as ``reply_parts``.
+
+        Returns:
+            False: nothing was sent, because the connection has ended, or what its peer reads is
+            measured by its requests.
+        """
         ...
 
     def defer(self, action: Callable[[], None]) -> None:

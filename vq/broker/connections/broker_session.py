@@ -500,6 +500,14 @@ class BrokerSession(FrameProtocol):
         if self.open:
             self._answered(request_id, self.connection.reply_parts(request_id, message, parts))
 
+    def reply_again(self, request_id: RequestId, message: Header, parts: Sequence[Buffer]) -> bool:
+        """See ``session.Session``."""
+        connection = self.connection
+        if not self.open or isinstance(connection, MeteredConnection):
+            return False
+        self._send(connection.reply_again(request_id, message, parts))
+        return True
+
     def refuse(self, request_id: RequestId, error: VqError) -> None:
         """See ``session.Session``."""
         if self.open:
@@ -663,8 +671,7 @@ class BrokerSession(FrameProtocol):
             server.requests_waiting -= 1
             self.put_bytes -= request_id.size
             server.put_bytes -= request_id.size
-        if self._outgoing.add(buffers):
-            server.turn.add(self)
+        self._send(buffers)
         if self._paused:
             self.maybe_resume()
 

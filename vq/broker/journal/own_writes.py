@@ -63,6 +63,10 @@ class _OwnWrites:
     def reply_parts(self, request_id: RequestId, message: Header, parts: Sequence[Buffer]) -> None:
         """See ``reply``."""
 
+    def reply_again(self, request_id: RequestId, message: Header, parts: Sequence[Buffer]) -> bool:
+        """See ``Session``; a PUT has one answer."""
+        return False
+
     def defer(self, action: Any) -> None:
         """See ``Session``; a PUT has no answers that wait."""
         action()

@@ -67,8 +67,6 @@ class Acknowledgements:
     def give_below(self, stored: int) -> None:
         """Acknowledge those that wait for no more than is stored."""
         waiting = self.waiting
-        if not waiting or waiting[0].target > stored:
-            return
         times = self._context.acknowledged
         now = 0.0 if times is None else self._context.clock.monotonic()
         while waiting and waiting[0].target <= stored:

@@ -315,7 +315,7 @@ class Channel:
     @property
     def failed(self) -> bool:
         """Whether an I/O error ended writing to the log."""
-        return self.log is not None and self.log.state is LogState.FAILED
+        return self.log is not None and self.log.status.state is _FAILED
 
     @property
     def tells_end(self) -> bool:
@@ -438,7 +438,7 @@ class Channel:
     def _stored(self, log: Log) -> int:
         """Return the offset below which everything is stored on this node, as the topic asks."""
         durable = self.settings.flush is _SYNC or self.counts_flushed()
-        return log.flushing.synced_offset if durable else log.end_offset
+        return log.flushing.synced_offset if durable else log.status.end_offset
 
     def counts_flushed(self, leaving: int = 0) -> bool:
         """See ``replica_rules.counts_flushed``; so many more nodes are to leave."""
@@ -465,7 +465,7 @@ class Channel:
     def committed(self, log: Log) -> int:
         """Return the offset below which all in sync have everything; see ``replica_rules``."""
         if self.role.follows:
-            return min(self.copies.told, log.end_offset)
+            return min(self.copies.told, log.status.end_offset)
         own = self._stored(log)
         others = self.role.insync
         if not others:
@@ -483,8 +483,9 @@ class Channel:
         if log is None:
             return
         committed = self.committed(log)
-        if self.acks.waiting:
-            self.acks.give_below(self.acknowledgeable(log, committed))
+        acks = self.acks
+        if acks.waiting and (acks.alone or acks.waiting[0].target <= committed):
+            acks.give_below(self.acknowledgeable(log, committed))
         self.move_high_watermark(committed)
 
     @property
@@ -492,7 +493,7 @@ class Channel:
         """Whether no flush of this log runs, and everything appended is durable or given up."""
         log = self.log
         return not self.flushing and (
-            log is None or self.failed or log.synced_offset >= log.end_offset
+            log is None or self.failed or log.flushing.synced_offset >= log.status.end_offset
         )
 
     def when_settled(self, callback: Callable[[], None]) -> None:

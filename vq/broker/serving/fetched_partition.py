@@ -46,14 +46,18 @@ class FetchedPartition:
         offset: What the client asked for last.
         position: Where to look for data; beyond ``offset`` when a filter picked nothing so far.
         failure: An error to be told instead of data.
-        validate, last_epoch: The offset, and the epoch of what was read before it, are still to be
-            checked, before an answer.
+        is_filtered: A filter picks what is wanted of it.
+        validate, last_epoch: The offset, and the epoch of what was read before it, are to be
+            checked, before an answer, while it is
+        unchecked: Something is still to be checked.
         size: What it counts for in the bounds of its session.
         min_bytes: It waits for so many.
         told_deleted: Before which offset a copy was told to delete, see ``Reach.deleted``.
         topic: Of the partition, as the client asked for it.
+        max_bytes: So many are told of it before it is asked for again.
         revoked: The client may not read it any more; told when it asks again, or waits.
-        tries: How often bytes were fetched for it that were not in memory when they should be.
+        tries: How often bytes were fetched for it that were not in memory when they should be;
+            None: never.
         warm: The bytes from this offset on were brought into memory; -1: none were.
         watch_above: A copy also wants an answer when the high watermark is above this; 0: it does
             not.
@@ -67,6 +71,7 @@ class FetchedPartition:
         "epoch",
         "failure",
         "handle",
+        "is_filtered",
         "last_epoch",
         "max_bytes",
         "min_bytes",
@@ -78,6 +83,7 @@ class FetchedPartition:
         "told_deleted",
         "topic",
         "tries",
+        "unchecked",
         "validate",
         "wanted",
         "warm",
@@ -88,6 +94,7 @@ class FetchedPartition:
         self.session = session
         self.handle = handle
         self.wanted = wanted
+        self.is_filtered = bool(wanted)
         self.size = size
         self.min_bytes = 1
         self.told_deleted = 0
@@ -105,13 +112,28 @@ class FetchedPartition:
             self.failure = self.revoked  # one of the look-up stays, to be told now
         self.offset = self.position = item.offset
         self.warm = -1
-        self.tries = Tries()
+        self.tries: Tries | None = None
         self.max_bytes = min(item.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
         self.epoch = item.epoch
         self.validate = item.validate
         self.last_epoch = item.last_epoch
+        self.unchecked = self.validate or self.last_epoch > 0
         self.at_once = item.at_once
         self.watch_above = item.watch_above
+
+    def may_go_on(self, size: int) -> bool:
+        """Whether it need not be asked for again, after so many bytes were told of it.
+
+        Enough is left of what it was asked for with. What a filter or an error needs is asked anew.
+        """
+        left = self.max_bytes - size - limits.FETCH_ANSWER_BYTES
+        return left >= limits.FETCH_AGAIN_BYTES and not (self.is_filtered or self.at_once)
+
+    def go_on(self, offset: int, size: int) -> None:
+        """Be asked for the next bytes, with what is left."""
+        self.offset = self.position = offset
+        self.max_bytes -= size + limits.FETCH_ANSWER_BYTES
+        self.look()
 
     def found(self, channel: Channel | VqError) -> None:
         """Go on once the look-up has ended."""
@@ -156,21 +178,6 @@ class FetchedPartition:
             or self.session.reach.deleted(channel) > self.told_deleted
         )
 
-    @property
-    def least(self) -> int:
-        """So many bytes are worth an answer."""
-        return 1 if self.at_once else self.min_bytes
-
-    @property
-    def unchecked(self) -> bool:
-        """Whether something is still to be checked before an answer."""
-        return self.validate or self.last_epoch > 0
-
-    @property
-    def needs_step(self) -> bool:
-        """Whether what comes next takes a step of a turn; see ``fetch_turns``."""
-        return self.failure is None and self.unchecked
-
     def check(self) -> None:
         """Return if the log has what was read before the offset, and a record begins there.
 
@@ -181,7 +188,7 @@ class FetchedPartition:
         check_epoch(part, self.offset, self.last_epoch)  # tells more than no boundary
         if self.validate and part.log is not None:
             check_boundary(part, part.log, self.offset)
-        self.validate, self.last_epoch = False, 0
+        self.validate, self.last_epoch, self.unchecked = False, 0, False
 
     def readable(self) -> Channel:
         """Return the channel of the range to read from now.
@@ -214,7 +221,7 @@ class FetchedPartition:
     def wake(self) -> None:
         """See ``parked.Woken``. Whoever answers looks; a filter would take a step of a turn."""
         self.unpark()
-        if self.wanted:
+        if self.is_filtered or self.channel is None:
             self.look()
         else:
             self.session.ready(self)

@@ -25,14 +25,14 @@ from vq.broker.base.config import ConnectionLimits
 from vq.broker.base.session import Session, is_own_fault
 from vq.broker.connections.metered_connection import Meters
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.cold_reads import ColdRead
-from vq.broker.partition.context import Context, LaterCall
+from vq.broker.partition.cold_reads import ColdRead, Tries
+from vq.broker.partition.context import Context
 from vq.broker.security.authority import Authority
 from vq.broker.serving.directory import Directory, known, look_up
-from vq.broker.serving.fetch_answer import FetchAnswer, FetchWait
+from vq.broker.serving.fetch_answer import FetchAnswer, FetchTimer, FetchWait
 from vq.broker.serving.fetch_turns import FetchTurns
 from vq.broker.serving.fetched_partition import FetchedPartition
-from vq.broker.serving.reach import COPY_READERS, READERS, CopyReach, Reach, is_same
+from vq.broker.serving.reach import COPY_READERS, READERS, CopyReach, Reach
 from vq.broker.serving.reading import FILTER_SCAN_BYTES, cold, scan
 from vq.errors import Busy, FetchSessionLost, InternalError, InvalidRequest, VqError
 from vq.log_lines import get_logger
@@ -54,8 +54,6 @@ SCANS_PER_ANSWER: Final = 8
 NAMED_AT_ONCE: Final = 64
 #: ... and of a request that names more, so many in a step, each; see ``FetchTurns``.
 NAMED_PER_STEP: Final = 4
-#: A request may be answered so much before its time is up.
-TIMER_S: Final = 0.002
 #: So many errors are told of in a step.
 ERRORS_PER_STEP: Final = 16
 
@@ -102,25 +100,28 @@ class ServedSessions:
 
     def fetch(self, session: Session, request_id: RequestId, header: wire.FetchRequest) -> None:
         """FETCH: change what a session waits for, and answer when some of it is there."""
+        found = self._sessions.get((session, header.session))
         reach = COPY_READERS if header.from_copy else READERS
-        self._request(session, request_id, header, reach)
+        self._request(session, request_id, header, found, reach)
 
     def replicate(
         self, session: Session, request_id: RequestId, header: wire.ReplicateRequest
     ) -> None:
         """REPLICATE: the same for a node of this group, up to the end of the logs."""
-        reach = CopyReach(header.node, header.incarnation, header.epoch)
-        self._request(session, request_id, header, reach)
+        found = self._sessions.get((session, header.session))
+        reach = None if found is None or not header.sequence else found.reach
+        if not isinstance(reach, CopyReach) or not reach.is_of(header):
+            reach = CopyReach(header.node, header.incarnation, header.epoch)
+        self._request(session, request_id, header, found, reach)
 
     def _request(
         self,
         session: Session,
         request_id: RequestId,
         header: wire.FetchRequest | wire.ReplicateRequest,
+        found: "ServedSession | None",
         reach: Reach,
     ) -> None:
-        key = session, header.session
-        found = self._sessions.get(key)
         try:
             if len(header.partitions) > limits.FETCH_PARTITIONS_PER_REQUEST_MAX:
                 raise InvalidRequest(
@@ -132,8 +133,9 @@ class ServedSessions:
                     found.end()
                 if not self.count_bytes(session, limits.FETCH_STATE_ENTRY_BYTES):
                     raise Busy(self.too_many_bytes)
-                found = self._sessions[key] = ServedSession(self, session, header.session, reach)
-            elif found is None or not is_same(found.reach, reach):
+                found = ServedSession(self, session, header.session, reach)
+                self._sessions[session, header.session] = found
+            elif found is None or found.reach is not reach:
                 raise FetchSessionLost(
                     f"fetch session {header.session} is unknown, or was begun by another command, "
                     "with another from_copy, or in another epoch"
@@ -243,7 +245,6 @@ class ServedSession:
         "_progress_since",
         "_progressed",
         "_ready",
-        "_rings_at",
         "_scans",
         "_session",
         "_timer",
@@ -277,8 +278,7 @@ class ServedSession:
         # The request that waits, the partitions that it names and that nobody has looked at yet,
         self._waiting: FetchWait | None = None
         self._unasked: deque[wire.FetchPartition] = deque()
-        self._timer: LaterCall | None = None
-        self._rings_at = 0.0
+        self._timer = FetchTimer(fetches.context, self._ring)
         self._due: Due | None = None
         # It goes on in a later turn: once, however many requests come meanwhile.
         self._needs_turn = False
@@ -306,6 +306,7 @@ class ServedSession:
         if self._waiting is not None:
             self._send(self._waiting)
         waiting = self._wait(request_id, header)
+        waiting.again = isinstance(header, wire.FetchRequest) and header.again
         if header.close:
             self.end()
             return
@@ -340,29 +341,11 @@ class ServedSession:
                 return
         else:
             self._due = None
-        if waiting.until < self._rings_at or self._timer is None:
-            self._set_timer(waiting)
-
-    def _set_timer(self, waiting: FetchWait) -> None:
-        """Be told when the time of a request is up.
-
-        One timer is set for many requests: each is answered long before its time, as a rule.
-        """
-        context = self._fetches.context
-        if self._timer is not None:
-            self._timer.cancel()
-        self._rings_at = waiting.until
-        left_s = waiting.until - context.clock.monotonic()
-        self._timer = context.call_later(left_s, self._ring)
+        self._timer.set(waiting.until)
 
     def _ring(self) -> None:
-        self._timer = None
         waiting = self._waiting
-        if waiting is None or waiting.timed_out:
-            return
-        if waiting.until - self._rings_at > TIMER_S:
-            self._set_timer(waiting)
-        else:
+        if waiting is not None and not waiting.timed_out and self._timer.ends(waiting.until):
             self._expire(waiting)
 
     def _ask_on(self) -> bool:
@@ -443,9 +426,10 @@ class ServedSession:
 
     def _unready(self, fetched: FetchedPartition) -> None:
         self._ready.pop(fetched, None)
-        self._scans.pop(fetched, None)
         self._cold.pop(fetched, None)
-        self._progressed.pop(fetched, None)
+        if fetched.is_filtered:
+            self._scans.pop(fetched, None)
+            self._progressed.pop(fetched, None)
 
     def look_at_rights(self) -> int:
         """End the reads of topics that the client may not read any more.
@@ -482,9 +466,7 @@ class ServedSession:
         del self._session.waiting[self]
         self._unasked.clear()
         self._waiting = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.stop()
         self._fetches.turns.remove(self)
         for handle in list(self.partitions):
             self._remove(handle)
@@ -496,7 +478,7 @@ class ServedSession:
     # Answers ------------------------------------------------------------------------------------
     def ready(self, fetched: FetchedPartition) -> None:
         """There is something to tell of a partition."""
-        if fetched.wanted and fetched.failure is None and not fetched.unchecked:
+        if fetched.is_filtered and fetched.failure is None and not fetched.unchecked:
             self._scans[fetched] = None
         else:
             self._ready[fetched] = None
@@ -552,21 +534,23 @@ class ServedSession:
                 self._fetches.scan(self, next(iter(self._scans)))
         while self._ready and not lacks_step and not answer.is_full(waiting.max_bytes):
             fetched = next(iter(self._ready))
-            needs_step = fetched.needs_step or (
-                fetched.failure is not None
-                and answer.errors % ERRORS_PER_STEP == ERRORS_PER_STEP - 1
-            )
+            needs_step = fetched.failure is None and fetched.unchecked
             lacks_step = needs_step and not turns.take_step()
+            errors = answer.errors
             if lacks_step or not self._read(fetched, waiting.max_bytes - answer.size):
                 break
+            if answer.errors > errors and answer.errors % ERRORS_PER_STEP == 0:
+                lacks_step = not turns.take_step()
         is_far = answer.results and answer.scans >= SCANS_PER_ANSWER
         scans_on = self._scans and not is_far and (turn_is_used or self._scans_on(waiting))
         if (scans_on or lacks_step) and not answer.is_full(waiting.max_bytes):
             self._go_on_later()
             return
         self._due = None
-        if answer.results or waiting.timed_out:
+        if self._progressed and (answer.results or waiting.timed_out):
             self._tell_progress(waiting)
+        if waiting.again and answer.results and self._goes_on(waiting):
+            return
         if answer.results or (waiting.timed_out and answer.may_be_empty):
             self._send(waiting)
 
@@ -587,7 +571,7 @@ class ServedSession:
                 return True
             if fetched.unchecked:
                 fetched.check()
-                if fetched.wanted:
+                if fetched.is_filtered:
                     del self._ready[fetched]
                     fetched.look()
                     return True
@@ -597,7 +581,7 @@ class ServedSession:
             wanted = min(there, fetched.max_bytes)
             if wanted > room and self._answer.size:
                 return False  # it comes first in the next answer, and whole
-            if part.log is None or there < fetched.least:
+            if part.log is None or there < (1 if fetched.at_once else fetched.min_bytes):
                 if fetched.at_once or fetched.is_news_due:
                     self._tell(fetched, fetched.position, [])
                 else:
@@ -660,6 +644,8 @@ class ServedSession:
 
     def _fetch_again(self, fetched: FetchedPartition, error: NotInMemory) -> None:
         """Bring bytes into memory that a check lacks, or that were pushed out again."""
+        if fetched.tries is None:
+            fetched.tries = Tries()
         try:
             fetched.tries.spend(error)
         except VqError as refusal:
@@ -697,8 +683,6 @@ class ServedSession:
 
     def _tell_progress(self, waiting: FetchWait) -> None:
         """Tell how far filters got that picked nothing, once in a while."""
-        if not self._progressed:
-            return
         since = self._fetches.context.clock.monotonic() - self._progress_since
         if not waiting.timed_out and since < waiting.wait_s:
             return
@@ -723,7 +707,23 @@ class ServedSession:
         self._answer.add(fetched, channel, next_offset, slices, offsets)
 
     def _send(self, waiting: FetchWait) -> None:
+        """Answer a request for the last time."""
         self._waiting = None
         answer, self._answer = self._answer, self._new_answer()
         self._fetches.context.counters.bytes_out += answer.size
         answer.send(self._session, waiting.request_id)
+
+    def _goes_on(self, waiting: FetchWait) -> bool:
+        """Answer a request that waits on for what follows; False: it is to be answered at last."""
+        answer = self._answer
+        if self._ready or self._scans or self._unasked or waiting.timed_out:
+            return False
+        if not answer.send_again(self._session, waiting.request_id):
+            return False
+        self._answer = self._new_answer()
+        context = self._fetches.context
+        context.counters.bytes_out += answer.size
+        waiting.until = context.clock.monotonic() + waiting.wait_s
+        for fetched, offset, size in answer.told:
+            fetched.go_on(offset, size)
+        return True

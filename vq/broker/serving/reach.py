@@ -15,6 +15,7 @@ from vq.broker.partition.copies import CopyPosition
 from vq.broker.partition.partition_state import ChannelState
 from vq.broker.serving.reading import check_answers, check_range, check_readable, not_followed
 from vq.errors import OffsetOutOfRange
+from vq.remoting import wire_pb2 as wire
 from vq.store.log.log_config import LogState
 
 _OK: Final = LogState.OK  # looked up for each read
@@ -116,12 +117,12 @@ class CopyReach:
         self._incarnation = incarnation
         self._epoch = epoch
 
-    def is_same(self, other: "CopyReach") -> bool:
-        """Whether it is that of the same node in the same epoch."""
-        return (self._node, self._incarnation, self._epoch) == (
-            other._node,
-            other._incarnation,
-            other._epoch,
+    def is_of(self, header: wire.ReplicateRequest) -> bool:
+        """Whether the node sends a request, in the same epoch."""
+        return (
+            self._node == header.node
+            and self._incarnation == header.incarnation
+            and self._epoch == header.epoch
         )
 
     def check(self, channel: Channel, epoch: int) -> None:
@@ -184,10 +185,3 @@ class CopyReach:
 
 READERS: Final[Reach] = _Readers(from_copy=False)
 COPY_READERS: Final[Reach] = _Readers(from_copy=True)
-
-
-def is_same(one: Reach, other: Reach) -> bool:
-    """Whether two requests with these reaches can be of one session."""
-    if isinstance(one, CopyReach) and isinstance(other, CopyReach):
-        return one.is_same(other)
-    return one is other

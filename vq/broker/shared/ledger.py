@@ -78,6 +78,13 @@ class Now(NamedTuple):
     ms: int
     wall_ms: int
 
+    def lease_end_ms(self, lease_ms: int) -> int:
+        """Return when a lease is over that begins now.
+
+        ``ms`` is rounded down: the ms that has begun is not counted, so no lease is too short.
+        """
+        return self.ms + 1 + lease_ms
+
 
 class Told(NamedTuple):
     """What a member tells of a partition.
@@ -305,7 +312,7 @@ class SharedSource:
             return
         for each in self.runs[begin_at:end_at]:
             if run.kind is EXTEND:
-                each.lease_ms, each.until_ms = run.time_ms, now.ms + run.time_ms
+                each.lease_ms, each.until_ms = run.time_ms, now.lease_end_ms(run.time_ms)
             else:
                 each.deliveries -= run.kind is UNUSED
                 each.grant = each.member = each.lease_ms = 0
@@ -335,7 +342,9 @@ class SharedSource:
                 each.grant,
                 each.member,
                 each.lease_ms,
-                now.ms + (each.lease_ms if each.grant else max(0, each.due_ms - now.wall_ms)),
+                now.lease_end_ms(each.lease_ms)
+                if each.grant
+                else now.ms + max(0, each.due_ms - now.wall_ms),
             )
             for each in part.runs
         ]
@@ -346,7 +355,7 @@ class SharedSource:
         """Have the leases of all that is held begin now."""
         for each in self.runs:
             if each.grant:
-                each.until_ms = now.ms + each.lease_ms
+                each.until_ms = now.lease_end_ms(each.lease_ms)
         self._next_ms = 0
 
     def open_runs(self, now: Now) -> tuple[OpenRun, ...]:
@@ -620,7 +629,7 @@ class SharedGroup:
                 if source is None:  # all of it comes behind: the log has lost what was before
                     continue
                 self.open -= source.open
-                source.acquire(granted, note, now.ms + note.lease_ms)
+                source.acquire(granted, note, now.lease_end_ms(note.lease_ms))
                 self.open += source.open
             before = self.members.get(note.member, MemberState(note.member))
             self._know(before._replace(attempt=note.attempt, grant=note.grant))

@@ -20,7 +20,6 @@ import vq
 from vq.errors import VqError
 
 NUMBER_BYTES: Final = 8
-CONTENT_BYTES_MIN: Final = NUMBER_BYTES
 _STREAM_SHIFT: Final = 40
 _FILLER: Final = random.Random(1).randbytes(1 << 20)  # nosec B311
 _READ_BYTES: Final = 4 << 20
@@ -39,7 +38,7 @@ class WorkFailed(VqError):
 
 
 def content(stream: int, number: int, size: int) -> bytes:
-    """Return the content of one message; ``size`` is at least ``CONTENT_BYTES_MIN``."""
+    """Return the content of one message; ``size`` is at least ``NUMBER_BYTES``."""
     return (stream << _STREAM_SHIFT | number).to_bytes(8, "big") + _FILLER[: size - NUMBER_BYTES]
 
 

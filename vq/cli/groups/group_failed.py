@@ -14,7 +14,7 @@ from vq.cli.base.options import (
     ids_option,
     yes_option,
 )
-from vq.client.failed_file import FailedMessage
+from vq.client.failed_file import FailedMessage, directory_of
 from vq.clock import SystemClock
 from vq.operations.groups.failed import (
     FailedRun,
@@ -61,14 +61,19 @@ def list_(invocation: Invocation, name: str, ids: tuple[int, ...]) -> None:
     `sending`: `vq group failed run` was interrupted, and finishes them when it is repeated. With
     --json, each has its whole message.
     """
-    found, unread = list_failed(invocation.client_config().cluster, name, ids)
+    cluster = invocation.client_config().cluster
+    found, unread = list_failed(cluster, name, ids)
     output = invocation.output
     if output.as_json:
         output.document([_as_json(name, each) for each in found])
     else:
         output.table([_as_row(each) for each in found], columns=_COLUMNS, optional="key")
         if not found:
-            output.remark(f"no member of group {name} on this machine has skipped a message")
+            which = " with these ids" if ids else ""
+            output.remark(
+                f"no member of group {name} on this machine has skipped a message{which}, by the "
+                f"files in {directory_of(cluster, name)}"
+            )
     if unread:
         output.remark(
             f"{unread} bytes at the end of the files cannot be read: a write was cut off, or they "

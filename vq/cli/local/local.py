@@ -53,10 +53,14 @@ def local() -> None:
     """
 
 
+def _is_queue(directory: Path) -> bool:
+    return (directory / "@queue").exists()
+
+
 @contextlib.contextmanager
 def _queue(directory: Path) -> Iterator[LocalQueue | LocalQueueClient]:
     """Give the queue of a directory, which must be there."""
-    if not (directory / "@queue").exists():
+    if not _is_queue(directory):
         raise InvalidArgument(
             f"{directory} has no local queue; give the directory that a LocalQueue was opened "
             f"with, or make a queue there: `vq local serve {shlex.quote(str(directory))}`"
@@ -80,9 +84,13 @@ def serve(invocation: Invocation, directory: Path) -> None:
     They connect with vq.local.LocalQueueClient(DIR). Runs until ctrl-C or SIGTERM. What a process
     had taken when it ended is given to others.
     """
-    with LocalQueue(directory) as queue, LocalQueueServer(queue) as server:
-        invocation.output.remark(f"serving {len(queue)} message(s) at {server.path}")
-        threading.Event().wait()
+    is_new = not _is_queue(directory)
+    with LocalQueue(directory) as queue:
+        if is_new:
+            invocation.output.remark(f"made a new queue in {directory}: there was none")
+        with LocalQueueServer(queue) as server:
+            invocation.output.remark(f"serving {len(queue)} message(s) at {server.path}")
+            threading.Event().wait()
 
 
 # put ------------------------------------------------------------------------------------------

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from vq.limits import FETCH_ANSWER_BYTES
 from vq.remoting.wire_pb2 import FetchResult, GetResponse
-
-_CHUNK_OVERHEAD_BYTES = 512
 
 
 class Chunk(NamedTuple):
@@ -25,7 +24,7 @@ class Chunk(NamedTuple):
     @property
     def size(self) -> int:
         """What it counts for in the prefetch bound: a filter may leave many without a record."""
-        return len(self.body) + _CHUNK_OVERHEAD_BYTES
+        return len(self.body) + FETCH_ANSWER_BYTES
 
 
 class Rest(NamedTuple):

@@ -492,6 +492,7 @@ async def test_a_listener_begins_with_a_whole_lease(
     consumer = await factory.create_consumer(shared(lease_s=lease_s, workers=1))
     await consumer.subscribe("t", listener=listener).start()
     await send(factory, "t", 12)
+    await until(lambda: len(seen) >= 12, timeout_s=3_600.0)  # before, nothing may be open yet
     await until_true(lambda: is_all_done(factory), timeout_s=3_600.0)
     assert sorted(seen) == sorted((b"%d" % each, 1) for each in range(12))
 

@@ -47,3 +47,24 @@ def test_a_released_message_waits_no_longer_than_it_was_to(ahead_ms: int, whole:
     early = group.receive(ask, Now(499, WALL_MS + 499))
     assert (early is None) == (ahead_ms >= 0)
     assert group.receive(ask, Now(500, WALL_MS + 500)) is not None
+
+
+def test_a_lease_is_no_shorter_than_it_was_given_for() -> None:
+    """The clock of leases is rounded down: of the ms in which one began, all may have been left."""
+    ledger, now = SharedLedger(), Now(0, WALL_MS)
+    group, told = ledger.group("g"), [Told(SOURCE, 0, 1)]
+    for note in group.begun(told, now):
+        ledger.take(note, now)
+    group.tell(told)
+    got = group.receive(ReceiveAsk(1, 1, 1, 1_000, 9, 9, told), now)
+    assert got is not None
+    ledger.take(got, now)
+    extended = Settlement(0, 0, 1, got.grant, SettlementKind.EXTEND, 1_000)
+    at_end = Now(1_000, WALL_MS + 1_000)
+    settled = group.settle(1, 1, [SOURCE], [extended], at_end)
+    assert not settled.lost
+    ledger.take(settled, at_end)
+    for ms, is_lost in ((2_000, False), (2_001, True)):
+        acknowledged = Settlement(0, 0, 1, got.grant, SettlementKind.ACK)
+        at = Now(ms, WALL_MS + ms)
+        assert bool(group.settle(1, 2, [SOURCE], [acknowledged], at).lost) == is_lost

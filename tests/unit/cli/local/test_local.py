@@ -159,3 +159,21 @@ def test_serve_serves_until_it_is_told_to_stop(directory: Path) -> None:
         process.wait()
     with LocalQueue(directory) as queue:
         assert len(queue) == 3
+
+
+def test_serve_says_that_it_has_made_the_queue(
+    directory: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A misspelt directory is one without a queue."""
+
+    def interrupted(_: LocalQueue) -> LocalQueueServer:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vq.cli.local.local.LocalQueueServer", interrupted)
+    for place, is_made in ((directory, False), (tmp_path / "misspelt", True)):
+        code, _, err = run_command(local, ["serve", str(place)], capsys)
+        assert code == 130
+        assert (f"made a new queue in {place}" in err) == is_made

@@ -51,8 +51,11 @@ class Asker(Protocol):
         """There may be space now for what is ``missing``."""
         ...
 
-    def took(self, result: FetchResult, body: bytes) -> None:
-        """The answer: bytes at ``position``."""
+    def took(self, result: FetchResult, body: bytes, *, again: bool = False) -> None:
+        """The answer: bytes at ``position``.
+
+        With ``again`` what follows them is asked for already, with what is left of ``asked``.
+        """
         ...
 
     def failed(self, error: VqError) -> None:

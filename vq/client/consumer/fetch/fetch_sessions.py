@@ -31,6 +31,7 @@ from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting import messages
 from vq.remoting.broker_connection import BrokerConnection
+from vq.remoting.connection import is_again
 from vq.remoting.fetch_state import FetchState
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
@@ -348,6 +349,7 @@ class FetchSession:
             session=self._fetches.number,
             max_bytes=_ANSWER_BYTES_MAX,
             from_copy=self._fetches.nodes.from_copy,
+            again=True,
         )
         state.fill(request, _ITEMS_MAX)
         if not state.parts:
@@ -360,13 +362,21 @@ class FetchSession:
             self._fetches.ended(self, None)
 
     def _request(self, request: FetchRequest) -> None:
-        timer = self._loop.call_later(self._fetches.max_wait_s + GRACE_S, self._no_answer)
+        bound_s = self._fetches.max_wait_s + GRACE_S
+        timer = self._loop.call_later(bound_s, self._no_answer)
 
         def on_reply(frame: Frame | None) -> None:
+            nonlocal timer
             timer.cancel()
-            self._state.unanswered -= 1
+            again = frame is not None and is_again(frame)
+            if again:
+                timer = self._loop.call_later(bound_s, self._no_answer)
+            else:
+                self._state.unanswered -= 1
             if not self._over:
-                self._on_reply(frame)
+                self._on_reply(frame, again=again)
+            elif again:
+                timer.cancel()
 
         try:
             self.connection.send(Command.FETCH, request.SerializeToString(), b"", on_reply)
@@ -381,7 +391,7 @@ class FetchSession:
             logger.warning("broker does not answer, connecting again", broker=self.address)
             self.connection.close()
 
-    def _on_reply(self, frame: Frame | None) -> None:
+    def _on_reply(self, frame: Frame | None, *, again: bool = False) -> None:
         if frame is None:
             self._end(ConnectionCut(f"the connection to {self.address} has ended"))
             return
@@ -396,7 +406,7 @@ class FetchSession:
         self.answered_at = self._loop.time()
         self._send_due = True  # below: what is asked for meanwhile needs no turn of its own
         try:
-            self._take_apart(results)
+            self._take_apart(results, again=again)
         except BaseException:
             self._end(None)  # all ask anew: those behind this one would wait for ever
             raise
@@ -405,11 +415,13 @@ class FetchSession:
         self._send()
         self.connection.flush()
 
-    def _take_apart(self, results: Iterable[tuple[Asker, FetchResult, bytes]]) -> None:
+    def _take_apart(
+        self, results: Iterable[tuple[Asker, FetchResult, bytes]], *, again: bool
+    ) -> None:
         """Hand each partition its result; an error in one does not stop the others."""
         for asker, result, part in results:
             try:
-                self._tell(asker, result, part)
+                self._tell(asker, result, part, again=again)
             except Exception as error:  # noqa: BLE001 - told and logged there
                 self._not_handled(asker, error)
 
@@ -428,7 +440,7 @@ class FetchSession:
                     "handling an answer to FETCH failed", partition=asker.partition, exc_info=error
                 )
 
-    def _tell(self, asker: Asker, result: FetchResult, part: bytes) -> None:
+    def _tell(self, asker: Asker, result: FetchResult, part: bytes, *, again: bool) -> None:
         if result.status:
             self._state.drop(asker)
             self._forget(asker)
@@ -436,8 +448,9 @@ class FetchSession:
             error = _of(self.address, messages.described_error(result))
             asker.failed(self._fetches.refused(asker, self.address, error))
         elif asker in self._unanswered:
-            self._unanswered.discard(asker)
-            asker.took(result, part)
+            if not again:
+                self._unanswered.discard(asker)
+            asker.took(result, part, again=again)
         else:
             self._fetches.withdraw(asker)
             asker.failed(ProtocolError(f"{asker.partition}: {self.address} answered it twice"))

@@ -374,7 +374,7 @@ class PartitionFetcher:
         used = self.asked + self.buffered
         self._may_count_later = self.asked > 0 and used <= self._space.share_bytes
 
-    def took(self, result: GetResponse | FetchResult, body: bytes) -> None:
+    def took(self, result: GetResponse | FetchResult, body: bytes, *, again: bool = False) -> None:
         """See ``asker.Asker``: hand the bytes on, and ask for what follows."""
         if result.offset != self.position:
             self._fetches.withdraw(self)
@@ -387,6 +387,8 @@ class PartitionFetcher:
             return
         if result.epoch != self._masters.epoch and self._is_new_master(result.epoch):
             self._masters.ended = self._masters.unsure = True
+            if again:
+                self._fetches.withdraw(self)
             self._count(asked=0)
             self._maybe_fetch()
             return
@@ -404,10 +406,11 @@ class PartitionFetcher:
             self._epochs.note(self.position, self.last_epoch, following, last_epoch, raw)
             self._masters.last = last_epoch
             self.position = following
-            self._count(asked=0, buffered=self.buffered + chunk.size)
+            asked = max(1, self.asked - chunk.size) if again else 0
+            self._count(asked=asked, buffered=self.buffered + chunk.size)
         else:
             self._masters.last = result.last_epoch
-            self._count(asked=0)
+            self._count(asked=self.asked if again else 0)
         self._maybe_fetch()
 
     def _is_new_master(self, epoch: int) -> bool:

@@ -26,8 +26,6 @@ from vq.store.records.format import FLAG_PROPERTIES, FLAG_TAG
 from vq.store.records.record import Properties, encode_key, encode_properties
 
 # The head of a record: flag bits, tag and properties, which are before the payload ----------------
-#: The largest head that has only a tag.
-TAG_HEAD_BYTES_MAX = 4 + limits.TAG_BYTES_MAX
 _TAGS_REMEMBERED = 1_024
 _KEY_MIN = -(2**63)
 _KEY_MAX = 2**63 - 1

@@ -63,7 +63,7 @@ async def test_what_an_answer_makes_partitions_ask_for_needs_no_turn_of_its_own(
     one.ask()
     await turn()
     (session,) = world.fetches._sessions.values()
-    one.took = lambda result, body: one.ask()  # type: ignore[method-assign]
+    one.took = lambda *_, **__: one.ask()  # type: ignore[method-assign]
     calls: list[Any] = []
     loop = asyncio.get_running_loop()
     session._loop = SimpleNamespace(  # type: ignore[assignment]
@@ -96,8 +96,8 @@ async def test_what_an_answer_leads_to_leaves_at_once() -> None:
     (one,) = world.partitions(1)
     took = one.took
 
-    def ask_on(result: FetchResult, body: bytes) -> None:
-        took(result, body)
+    def ask_on(result: FetchResult, body: bytes, **options: bool) -> None:
+        took(result, body, **options)
         one.ask()
 
     one.took = ask_on  # type: ignore[method-assign]

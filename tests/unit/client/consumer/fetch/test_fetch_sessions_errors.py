@@ -58,7 +58,7 @@ async def test_an_answer_that_fails_is_an_error_of_its_own_partition(
     world = World()
     partitions = world.partitions(3)
 
-    def stumble(*_: object) -> None:
+    def stumble(*_: object, **__: object) -> None:
         raise KeyError("a bug")
 
     vars(partitions[number])["took"] = stumble
@@ -85,7 +85,7 @@ async def test_an_answer_that_is_broken_off_is_asked_for_anew() -> None:
     world = World()
     one, two = world.partitions(2)
 
-    def break_off(*_: object) -> None:
+    def break_off(*_: object, **__: object) -> None:
         del vars(one)["took"]
         raise KeyboardInterrupt
 

@@ -151,3 +151,28 @@ async def test_a_broker_that_came_up_anew_is_asked_whether_it_has_what_was_read(
     reader.answer(b"y" * 100, epoch=5, last_epoch=5)
     assert (reader.fetcher.unsure, reader.fetcher.last_epoch) == (False, 5)
     reader.fetcher.stop()
+
+
+async def test_what_is_left_of_a_range_is_not_asked_for_once_more() -> None:
+    """The broker gives it by itself, up to what was asked for; all of it is counted until then."""
+    reader = Reader(length=10_000, prefetch_bytes=20_000)
+    for number in range(4):
+        reader.answer(b"x" * 488, again=True)
+        assert reader.fetches.counted == (9_000 - 1_000 * number, 1_000 * (number + 1))
+    assert reader.asked == [100]
+    reader.answer(b"x" * 488)
+    assert reader.fetches.asked == [(100, 10_000), (100 + 5 * 488, 10_000)]
+    assert [each.offset for each in reader.chunks] == [100 + 488 * n for n in range(5)]
+    reader.fetcher.stop()
+
+
+async def test_what_is_left_of_a_range_is_withdrawn_when_a_broker_came_up_anew() -> None:
+    reader = Reader()
+    reader.answer(b"x" * 100, epoch=4, again=True)
+    reader.answer(b"other", epoch=5, again=True)
+    assert not reader.fetches.waits
+    reader.consumed(reader.chunks[0].size)
+    assert reader.epochs == [200]
+    reader.fetcher.start()
+    assert reader.asked == [100, 200]
+    reader.fetcher.stop()
