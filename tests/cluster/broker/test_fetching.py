@@ -556,6 +556,24 @@ async def test_a_bug_in_here_ends_the_request_and_the_session(served, monkeypatc
     assert payloads(await served.client.fetch(0, add(0)), 0) == [b"0" * 10] * 3
 
 
+@pytest.mark.parametrize("kind", [{"watch_above": 1}, {"at_once": True}], ids=str)
+async def test_what_is_told_without_bytes_is_told_once(served, monkeypatch, kind):
+    """Else one request had thousands of answers, all in the same turn of the loop."""
+    sent: list[int] = []
+    send_again = fetch_answer.FetchAnswer.send_again
+    monkeypatch.setattr(
+        fetch_answer.FetchAnswer,
+        "send_again",
+        lambda self, *given: (sent.append(found := send_again(self, *given)), found)[1],
+    )
+    await fill(served.client, [0])
+    end = (await served.client.offsets("t", 0)).latest
+    asked = add(0, end, max_bytes=limits.FETCH_BYTES_MAX, **kind)
+    found = await served.client.fetch(0, asked, again=True)
+    assert (found[0][0].next_offset, found[0][1]) == (end, b"")
+    assert sent == [False]
+
+
 def test_the_defaults_hold_a_topic_of_the_largest_size() -> None:
     """On one connection, with a tag or two; and many such connections on a node."""
     bounds = ConnectionLimits()

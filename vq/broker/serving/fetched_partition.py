@@ -124,10 +124,12 @@ class FetchedPartition:
     def may_go_on(self, size: int) -> bool:
         """Whether it need not be asked for again, after so many bytes were told of it.
 
-        Enough is left of what it was asked for with. What a filter or an error needs is asked anew.
+        Enough is left of what it was asked for with. What a filter or an error needs is asked anew,
+        and news without bytes, which would be told again and again in the same turn.
         """
         left = self.max_bytes - size - limits.FETCH_ANSWER_BYTES
-        return left >= limits.FETCH_AGAIN_BYTES and not (self.is_filtered or self.at_once)
+        is_simple = not (self.is_filtered or self.at_once or self.watch_above)
+        return is_simple and left >= limits.FETCH_AGAIN_BYTES
 
     def go_on(self, offset: int, size: int) -> None:
         """Be asked for the next bytes, with what is left."""
