@@ -48,8 +48,7 @@ class FetchedPartition:
         failure: An error to be told instead of data.
         is_filtered: A filter picks what is wanted of it.
         validate, last_epoch: The offset, and the epoch of what was read before it, are to be
-            checked, before an answer, while it is
-        unchecked: Something is still to be checked.
+            checked, before an answer, while it is ``unchecked``.
         size: What it counts for in the bounds of its session.
         min_bytes: It waits for so many.
         told_deleted: Before which offset a copy was told to delete, see ``Reach.deleted``.
@@ -83,7 +82,6 @@ class FetchedPartition:
         "told_deleted",
         "topic",
         "tries",
-        "unchecked",
         "validate",
         "wanted",
         "warm",
@@ -117,9 +115,13 @@ class FetchedPartition:
         self.epoch = item.epoch
         self.validate = item.validate
         self.last_epoch = item.last_epoch
-        self.unchecked = self.validate or self.last_epoch > 0
         self.at_once = item.at_once
         self.watch_above = item.watch_above
+
+    @property
+    def unchecked(self) -> bool:
+        """Whether the log is to be looked at before anything is told; see ``check``."""
+        return self.validate or self.last_epoch > 0
 
     def may_go_on(self, size: int) -> bool:
         """Whether it need not be asked for again, after so many bytes were told of it.
@@ -190,7 +192,7 @@ class FetchedPartition:
         check_epoch(part, self.offset, self.last_epoch)  # tells more than no boundary
         if self.validate and part.log is not None:
             check_boundary(part, part.log, self.offset)
-        self.validate, self.last_epoch, self.unchecked = False, 0, False
+        self.validate, self.last_epoch = False, 0
 
     def readable(self) -> Channel:
         """Return the channel of the range to read from now.
