@@ -123,15 +123,18 @@ class FetchedPartition:
         """Whether the log is to be looked at before anything is told; see ``check``."""
         return self.validate or self.last_epoch > 0
 
-    def may_go_on(self, size: int) -> bool:
-        """Whether it need not be asked for again, after so many bytes were told of it.
+    def may_go_on(self, offset: int, size: int) -> bool:
+        """Whether it need not be asked for again, after so many bytes before an offset were told.
 
-        Enough is left of what it was asked for with. What a filter or an error needs is asked anew,
-        and news without bytes, which would be told again and again in the same turn.
+        Enough is left of what it was asked for with, and it waits then: with more to read, or with
+        news without bytes, one request would have thousands of answers in one turn of the loop.
+        What a filter or an error needs is asked anew.
         """
         left = self.max_bytes - size - limits.FETCH_ANSWER_BYTES
         is_simple = not (self.is_filtered or self.at_once or self.watch_above)
-        return is_simple and left >= limits.FETCH_AGAIN_BYTES
+        if left < limits.FETCH_AGAIN_BYTES or not is_simple or self.channel is None:
+            return False
+        return self.session.reach.limit(self.channel) <= offset
 
     def go_on(self, offset: int, size: int) -> None:
         """Be asked for the next bytes, with what is left."""
