@@ -78,7 +78,7 @@ def check_positive(what: str, seconds: float) -> None:
 
 
 def _outside(what: str, number: float, range_: str, unit: str) -> InvalidArgument:
-    return InvalidArgument(f"{what} = {number} is outside {range_} {unit}".rstrip())
+    return InvalidArgument(f"{what} = {shown(number)} is outside {range_} {unit}".rstrip())
 
 
 def _text(end: float) -> str:

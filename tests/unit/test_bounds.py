@@ -36,3 +36,10 @@ def test_a_time_is_above_0_and_finite(number: float) -> None:
         check_within("n", number, 0, 2_592_000.0, above=True)
     with pytest.raises(InvalidArgument, match=r"is outside \(0, "):
         check_positive("n", 0 if number == 2_592_000.5 else number)
+
+
+def test_a_number_too_large_to_be_written_is_refused_as_any_other() -> None:
+    with pytest.raises(InvalidArgument, match=r"^n = an int of 16610 bits is outside \[1, 5\] B$"):
+        check_between("n", 10**5_000, 1, 5, "B")
+    with pytest.raises(InvalidArgument, match=r"^n = an int of 16610 bits is outside \[1, 5\] s$"):
+        check_within("n", -(10**5_000), 1, 5, "s")

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.broker import Client, message, noted_timers
@@ -554,6 +555,39 @@ async def test_a_bug_in_here_ends_the_request_and_the_session(served, monkeypatc
     assert parked(served) == []
     monkeypatch.undo()
     assert payloads(await served.client.fetch(0, add(0)), 0) == [b"0" * 10] * 3
+
+
+@pytest.fixture
+def further(monkeypatch) -> list[bool]:
+    """Whether each answer to a FETCH that takes several of them was followed by another one."""
+    found: list[bool] = []
+    send_again = fetch_answer.FetchAnswer.send_again
+
+    def noted(self: fetch_answer.FetchAnswer, *given: Any) -> bool:
+        found.append(send_again(self, *given))
+        return found[-1]
+
+    monkeypatch.setattr(fetch_answer.FetchAnswer, "send_again", noted)
+    return found
+
+
+@pytest.mark.parametrize("kind", [{"watch_above": 1}, {"at_once": True}], ids=str)
+async def test_what_is_told_without_bytes_is_told_once(served, further, kind):
+    """Else one request had thousands of answers, all in the same turn of the loop."""
+    await fill(served.client, [0])
+    end = (await served.client.offsets("t", 0)).latest
+    asked = add(0, end, max_bytes=limits.FETCH_BYTES_MAX, **kind)
+    found = await served.client.fetch(0, asked, again=True)
+    assert (found[0][0].next_offset, found[0][1]) == (end, b"")
+    assert further == [False]
+
+
+async def test_a_request_has_one_answer_while_there_is_more_to_read(served, further):
+    """However little of it the client takes at a time."""
+    await fill(served.client, [0], count=100)
+    asked = add(0, max_bytes=limits.FETCH_BYTES_MAX)
+    await served.client.fetch(0, asked, again=True, max_bytes=1)
+    assert further == [False]
 
 
 def test_the_defaults_hold_a_topic_of_the_largest_size() -> None:

@@ -176,7 +176,7 @@ class FetchAnswer:
         Returns:
             Whether it was answered; then further answers follow.
         """
-        if self.errors or not all(each.may_go_on(size) for each, _, size in self.told):
+        if self.errors or not all(each.may_go_on(offset, size) for each, offset, size in self.told):
             return False
         return session.reply_again(request_id, self._response, self.parts)
 

@@ -48,8 +48,7 @@ class FetchedPartition:
         failure: An error to be told instead of data.
         is_filtered: A filter picks what is wanted of it.
         validate, last_epoch: The offset, and the epoch of what was read before it, are to be
-            checked, before an answer, while it is
-        unchecked: Something is still to be checked.
+            checked, before an answer, while it is ``unchecked``.
         size: What it counts for in the bounds of its session.
         min_bytes: It waits for so many.
         told_deleted: Before which offset a copy was told to delete, see ``Reach.deleted``.
@@ -83,7 +82,6 @@ class FetchedPartition:
         "told_deleted",
         "topic",
         "tries",
-        "unchecked",
         "validate",
         "wanted",
         "warm",
@@ -117,17 +115,26 @@ class FetchedPartition:
         self.epoch = item.epoch
         self.validate = item.validate
         self.last_epoch = item.last_epoch
-        self.unchecked = self.validate or self.last_epoch > 0
         self.at_once = item.at_once
         self.watch_above = item.watch_above
 
-    def may_go_on(self, size: int) -> bool:
-        """Whether it need not be asked for again, after so many bytes were told of it.
+    @property
+    def unchecked(self) -> bool:
+        """Whether the log is to be looked at before anything is told; see ``check``."""
+        return self.validate or self.last_epoch > 0
 
-        Enough is left of what it was asked for with. What a filter or an error needs is asked anew.
+    def may_go_on(self, offset: int, size: int) -> bool:
+        """Whether it need not be asked for again, after so many bytes before an offset were told.
+
+        Enough is left of what it was asked for with, and it waits then: with more to read, or with
+        news without bytes, one request would have thousands of answers in one turn of the loop.
+        What a filter or an error needs is asked anew.
         """
         left = self.max_bytes - size - limits.FETCH_ANSWER_BYTES
-        return left >= limits.FETCH_AGAIN_BYTES and not (self.is_filtered or self.at_once)
+        is_simple = not (self.is_filtered or self.at_once or self.watch_above)
+        if left < limits.FETCH_AGAIN_BYTES or not is_simple or self.channel is None:
+            return False
+        return self.session.reach.limit(self.channel) <= offset
 
     def go_on(self, offset: int, size: int) -> None:
         """Be asked for the next bytes, with what is left."""
@@ -188,7 +195,7 @@ class FetchedPartition:
         check_epoch(part, self.offset, self.last_epoch)  # tells more than no boundary
         if self.validate and part.log is not None:
             check_boundary(part, part.log, self.offset)
-        self.validate, self.last_epoch, self.unchecked = False, 0, False
+        self.validate, self.last_epoch = False, 0
 
     def readable(self) -> Channel:
         """Return the channel of the range to read from now.

@@ -91,6 +91,8 @@ static void future_dealloc(future_t *self)
         Py_XDECREF(self->content); /* bytes */
         Py_XDECREF(self->head);    /* a tuple of an integer and bytes */
         Py_XDECREF(self->outcome); /* a tuple of integers */
+        Py_XDECREF(self->callback); /* None */
+        Py_XDECREF(self->waiters);  /* None */
         free_memory(self);
         return;
     }

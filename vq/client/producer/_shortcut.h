@@ -22,6 +22,7 @@ typedef struct {
     Py_ssize_t at[S_COUNT];
     int not_plain; /* flags of functions that cannot be callbacks */
     vectorcallfunc call;
+    PyObject *weak; /* references to it: a weakref.WeakMethod of a producer's method has one */
 } shortcut_t;
 
 /* The arguments of a call, borrowed. */
@@ -166,6 +167,8 @@ static void shortcut_dealloc(shortcut_t *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
+    if (self->weak)
+        PyObject_ClearWeakRefs((PyObject *)self);
     shortcut_clear(self);
     type->tp_free(self);
     Py_DECREF(type);
@@ -206,6 +209,7 @@ static PyMethodDef shortcut_methods[] = {
 
 static PyMemberDef shortcut_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(shortcut_t, call), READONLY, NULL},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(shortcut_t, weak), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

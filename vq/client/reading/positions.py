@@ -58,7 +58,9 @@ def check_position(given: object) -> int | AtTime | StartPosition:
     """
     if isinstance(given, int) and not isinstance(given, bool):
         if given < 0:
-            raise InvalidArgument(f"offset {given} is negative; an offset counts bytes from 0")
+            raise InvalidArgument(
+                f"offset {shown(given)} is negative; an offset counts bytes from 0"
+            )
         return given
     try:
         return check_moment(given)

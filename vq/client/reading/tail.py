@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from vq import limits
-from vq.bounds import check_whole
-from vq.errors import InvalidArgument
+from vq.bounds import check_between
 from vq.model import Message, OffsetBounds, time_ms_of
 
 #: The most messages that may be asked for, and the bytes of contents that they take at most.
@@ -57,9 +56,7 @@ def check_count(count: int) -> None:
     Raises:
         InvalidArgument: The number is out of range.
     """
-    check_whole("count", count)
-    if not 1 <= count <= LAST_MESSAGES_MAX:
-        raise InvalidArgument(f"count {count} is outside [1, {LAST_MESSAGES_MAX}]")
+    check_between("count", count, 1, LAST_MESSAGES_MAX)
 
 
 async def read_last(

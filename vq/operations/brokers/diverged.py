@@ -20,6 +20,7 @@ from vq.model import Address, Message, NodeInfo, TopicPartition
 from vq.operations.base.acts import audited
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import DivergedFile, DivergedRequest, DivergedResponse
+from vq.shown import shown
 from vq.store.records.format import CUT_MARK
 
 
@@ -130,7 +131,9 @@ async def read_part(cluster: ClusterClient, file: CutFile, position: int = 0) ->
     """
     check_whole("position", position)
     if not 0 <= position < file.size:
-        raise InvalidArgument(f"position = {position} is outside [0, {file.size}) of {file.name}")
+        raise InvalidArgument(
+            f"position = {shown(position)} is outside [0, {file.size}) of {file.name}"
+        )
     messages: list[Message] = []
     async for some, at in _parts(cluster, file, position):
         messages += some

@@ -22,6 +22,7 @@ from vq.coordination.tree.values.consumers import Assignment, ConsumerGroup, Mem
 from vq.errors import InvalidArgument, UnknownTopic
 from vq.model import TopicPartition
 from vq.operations.groups.terms import check_one_progress
+from vq.shown import shown
 
 #: Most members of a plan.
 MEMBERS_MAX: Final = 4_096
@@ -156,7 +157,7 @@ def _members_then(
     check_whole("members", count)
     if not 1 <= count <= MEMBERS_MAX:
         raise InvalidArgument(
-            f"members = {count} is outside [1, {MEMBERS_MAX}]"
+            f"members = {shown(count)} is outside [1, {MEMBERS_MAX}]"
             + ("; the group has none now, say how many there are to be" if not now else "")
         )
     kept = dict(list(now.items())[:count])

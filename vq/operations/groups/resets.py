@@ -30,6 +30,7 @@ from vq.operations.base.changes import ResetUnknown, unknown_when_cut
 from vq.operations.groups.terms import check_one_progress
 from vq.operations.messages.stored import COUNT_MAX
 from vq.operations.partitions.offsets import Inspector, PartitionEnds, check_time, no_answer
+from vq.shown import shown
 
 
 class Goal(enum.StrEnum):
@@ -64,7 +65,8 @@ class Target:
             check_time("a time", self.value)
         if self.goal is Goal.SHIFT and not 1 <= abs(self.value) <= COUNT_MAX:
             raise InvalidArgument(
-                f"a shift by {self.value} messages is outside [-{COUNT_MAX}, {COUNT_MAX}], or 0"
+                f"a shift by {shown(self.value)} messages is outside "
+                f"[-{COUNT_MAX}, {COUNT_MAX}], or 0"
             )
 
 

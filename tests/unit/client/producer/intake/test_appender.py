@@ -4,6 +4,8 @@ import functools
 import gc
 import itertools
 import math
+import operator
+import sys
 import threading
 import time
 import types
@@ -619,6 +621,25 @@ def test_the_memory_of_a_future_serves_others_of_its_kind_and_of_other_kinds(
                     future.note = "mine"  # type: ignore[attr-defined]
                 future.succeed(SendResult(0, 1, 2))
             taking.topics["t"].appended.clear()
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_future_that_is_freed_gives_back_all_that_it_holds(make: Callable[..., Appender]) -> None:
+    lock = threading.Lock()
+    appender = make(lock, lambda: 1_000.0, 60.0, lambda: None, {"a": TAG_HEAD}, 1 << 40, PLACES)
+    appender.topics["t"] = queues_of()
+    message, outcome = Message("t", b"content", "a"), SendResult(0, 1, 2)
+    held = (None, SendFuture, TAG_HEAD, message.content, outcome, print)
+    before = [sys.getrefcount(each) for each in held]
+    for number in range(2_000):
+        future = appender.append(message, print if number % 3 == 0 else None, None)
+        assert future is not None
+        if number % 2:
+            future.outcome = outcome
+        appender.topics["t"].appended.clear()
+    del future
+    after = [sys.getrefcount(each) for each in held]
+    assert max(map(abs, map(operator.sub, after, before))) < 100
 
 
 @pytest.mark.parametrize("make", MAKERS)

@@ -5,6 +5,7 @@ import functools
 import inspect
 import pickle
 import typing
+import weakref
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -254,6 +255,28 @@ def test_to_who_looks_at_it_a_shortcut_is_its_function(method: Any) -> None:
     assert pickle.loads(pickle.dumps(method)) is method
     assert copy.deepcopy(method) is method
     assert getattr(vq.MessageProducer, method.__name__) is method
+    assert weakref.ref(method)() is method
+
+
+def test_a_method_may_be_kept_without_its_producer(producer: Producer) -> None:
+    """As libraries of signals keep who listens."""
+    for kept in (weakref.WeakMethod(producer.send_async), weakref.WeakMethod(producer.send_oneway)):
+        kept()(PLAIN)  # type: ignore[misc]
+    assert len(producer.appended) == 2
+    gone = weakref.WeakMethod(Producer(producer.appender).send_async)
+    assert gone() is None
+
+
+@needs_compiled
+def test_a_shortcut_that_is_gone_is_no_longer_referred_to() -> None:
+    def send_async(self: Any, message: Any) -> None:
+        """Send."""
+
+    made = appender.accumulator.Shortcut(send_async, PlainSends, "_send", 0, False)
+    kept = weakref.ref(made)
+    assert kept() is made
+    del made
+    assert kept() is None
 
 
 def test_a_producer_may_be_replaced_by_one_with_the_same_signatures() -> None:
