@@ -15,9 +15,14 @@ from typing import Final
 
 from support.violations import violations
 
+from vq.client.consumer.shared.failed import TOO_OFTEN
+from vq.reserved import DeliveryFailure
+
 #: What ends the time of a member with a message; with the first three it is done.
 DONE: Final = frozenset({"ack", "reject", "return"})
-LETS_GO: Final = frozenset({*DONE, "nack", "raise"})
+#: A delivery that ends so has failed.
+FAILS: Final = frozenset({"nack", "raise"})
+LETS_GO: Final = DONE | FAILS
 #: Leases begin again when another node leads; it may go on so long after ZooKeeper has it.
 TAKE_OVER_S: Final = 15.0
 
@@ -104,6 +109,11 @@ class SharedEvidence:
         for each in self.calls:
             found[each.message].append(each)
         return found
+
+
+def deliveries_of(failure: DeliveryFailure | None) -> int:
+    """Return how often a dead letter was delivered, with a last time to no listener."""
+    return 0 if failure is None else failure.attempts + (failure.reason == TOO_OFTEN)
 
 
 Check = Callable[[SharedEvidence], Iterator[str]]
@@ -207,7 +217,7 @@ def _over(evidence: SharedEvidence) -> dict[str, float]:
     for message, counts in evidence.letters.items():
         calls = by_message.get(message, ())
         last = [said for call in calls if call.attempts == most for said in call.said]
-        times = [said.asked for said in last if said.what == "raise"]
+        times = [said.asked for said in last if said.what in FAILS]
         if any(count > most for count in counts):  # no listener was called with it any more
             times.append(calls[-1].at if calls else -math.inf)
         over[message] = min([over.get(message, math.inf), *times])
@@ -252,7 +262,7 @@ def _dead_letters(evidence: SharedEvidence) -> Iterator[str]:
             if count < most:
                 yield f"{message} was given up after {count} deliveries, not {most}"
             failed = any(
-                call.attempts == most and any(each.what == "raise" for each in call.said)
+                call.attempts == most and any(each.what in FAILS for each in call.said)
                 for call in calls
             )
             if count == most and not failed:

@@ -27,7 +27,7 @@ from support.cluster import ProcessCluster
 from support.faults import Sender, Way, client_of
 from support.history import Event, History, name_of, read_histories
 from support.judge import Anomaly, Reign
-from support.shared_judge import Call, Said, SharedEvidence, judge_shared
+from support.shared_judge import Call, Said, SharedEvidence, deliveries_of, judge_shared
 
 import vq
 from vq.errors import LeaseLost, UnknownTopic, VqError
@@ -217,7 +217,7 @@ class Sharers:
             try:
                 for each in factory.admin.read_dead_letters(GROUP):
                     counts = letters.setdefault(name_of(each.message.content), [])
-                    counts.append(0 if each.failure is None else each.failure.attempts)
+                    counts.append(deliveries_of(each.failure))
             except UnknownTopic:
                 pass  # nothing was given up
         return letters

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from support.shared_judge import deliveries_of
 from support.simulation import workload
 from support.simulation.contents import all_contents, different, has_the_same, places
 from support.simulation.copies import BY_NAME, UNCLEAN, draw_copy_kinds
@@ -397,7 +398,7 @@ class Simulation:
         try:
             async for letter in read_dead_letters(operator, POOL):
                 counts = letters.setdefault(workload.value_of(letter.message), [])
-                counts.append(0 if letter.failure is None else letter.failure.attempts)
+                counts.append(deliveries_of(letter.failure))
         except UnknownTopic:
             pass  # no message was given up
         return letters

@@ -32,7 +32,7 @@ _HELD_S: Final = 2 * _COPY_S
 _JITTER: Final = 0.2
 #: Why a message failed that was delivered too often before, and given to nobody this time: only
 #: the journal knows how each delivery ended.
-_TOO_OFTEN: Final = "each delivery was given back, or ended with its lease: nobody acknowledged it"
+TOO_OFTEN: Final = "each delivery was given back, or ended with its lease: nobody acknowledged it"
 _GIVEN_BACK: Final = "given back (nack)"
 
 
@@ -68,7 +68,7 @@ def outcome_of(
         result: What its listener has raised or returned; None: it was not called.
         draw: A random number in [0, 1), for the pause.
     """
-    why = _TOO_OFTEN
+    why = TOO_OFTEN
     if isinstance(result, GivenBack):
         why = _GIVEN_BACK
     elif isinstance(result, Retry):

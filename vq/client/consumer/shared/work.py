@@ -245,7 +245,10 @@ class SharedWork:
             except BaseException as raised:  # noqa: BLE001 - the user's code raises anything
                 result = raised
             finally:
-                del self._at[item.handle]
+                if (
+                    self._at.get(item.handle) is message
+                ):  # a journal that lost its end gave it twice
+                    del self._at[item.handle]
             if not isinstance(result, BaseException | Retry):
                 if not message._is_settled:
                     self._told(item, self._receiver.settle(item.handle, SettleKind.ACK))
