@@ -245,9 +245,8 @@ class SharedWork:
             except BaseException as raised:  # noqa: BLE001 - the user's code raises anything
                 result = raised
             finally:
-                if (
-                    self._at.get(item.handle) is message
-                ):  # a journal that lost its end gave it twice
+                # A journal that has lost its end may give it twice with one grant.
+                if self._at.get(item.handle) is message:
                     del self._at[item.handle]
             if not isinstance(result, BaseException | Retry):
                 if not message._is_settled:
