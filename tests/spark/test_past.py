@@ -68,6 +68,12 @@ def test_an_export_of_what_is_not_there_is_refused(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/console.db"
     words = ["console", "history", "export", str(tmp_path / "f"), "--database", url]
     made = CliRunner().invoke(cli, words)
+    assert "there is no database of a console" in str(made.exception)
+    assert list(tmp_path.iterdir()) == []
+    database = Database(url)
+    database.upgrade()
+    database.close()
+    made = CliRunner().invoke(cli, words)
     assert "has measured no cluster 'default'; it has: none" in str(made.exception)
     assert not (tmp_path / "f").exists()
 

@@ -285,7 +285,7 @@ async def test_the_result_of_another_cluster_cancels_nothing(
 
 def waiting(node: BrokerNode) -> int:
     """Return how many delayed messages wait on a node, as its metrics say."""
-    (facts,) = node.parts.timers.facts()
+    facts, _ = node.parts.timers.facts()
     (fact,) = [each for each in facts.facts if each.metric == "vq_delayed_messages"]
     return int(fact.read(node.parts.timers))
 
