@@ -13,11 +13,28 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
+#: What a thread does for others that wait for it, by its ident, see ``step_aside``: have them do it
+#: themselves, or raise InvalidState.
+DUTIES: Final[dict[int, Callable[[], None]]] = {}
 #: A wait looks so often whether a signal came just before it, or to another thread.
 SIGNALS_S = 1.0
+
+
+def step_aside() -> None:
+    """Leave to others what this thread was doing for them; it is going to wait.
+
+    There is such a thing only if the handler of a signal, or a finalizer, has interrupted it: what
+    that waits for may be what the thread was doing.
+
+    Raises:
+        InvalidState: Nobody else can go on with it.
+    """
+    duty = DUTIES.get(threading.get_ident())
+    if duty is not None:
+        duty()
 
 
 class Latch:
@@ -46,7 +63,13 @@ class Latch:
         Only a signal that comes during the wait ends it. One that comes between the last
         instruction and the wait, or that the kernel gives to another thread, is seen when the wait
         ends: without a bound, a ctrl-C would be lost.
+
+        Raises:
+            InvalidState: See ``step_aside``.
         """
+        if self.is_set:
+            return True
+        step_aside()
         ends = math.inf if timeout is None else time.monotonic() + timeout
         while not self.is_set:
             left = ends - time.monotonic()

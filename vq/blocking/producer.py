@@ -665,7 +665,10 @@ class MessageProducer(PlainSends):
 
         Raises:
             TimedOut: Some have none in time, ``details["open"]`` of them. The sends go on.
+            InvalidState: The handler of a signal, or a finalizer, called it at a moment at which
+                its thread is inside this producer, so that it would wait for itself.
         """
+        self._core.accumulator.check_not_inside()
         bound = None if timeout is None else check_timeout(timeout)
         answer_s = None if bound is None else bound + ANSWER_S
         try:
@@ -684,10 +687,12 @@ class MessageProducer(PlainSends):
         It may be called again.
 
         Raises:
-            InvalidState: A callback called it, which would wait for itself. The producer goes on.
+            InvalidState: A callback called it, or the handler of a signal at a moment at which its
+                thread is inside this producer; it would wait for itself. The producer goes on.
             TimedOut: A callback kept the factory's thread for 30 s and does not return.
         """
         if not self._runtime.gone:
+            self._core.accumulator.check_not_inside()
             self._runtime.finish(self._core.close)
             self._forget()  # last: if ``close`` is interrupted, the end of the loop cleans up
 

@@ -18,6 +18,7 @@ from vq.client.loop_calls import call_soon
 from vq.errors import InvalidState, TimedOut, VqError
 from vq.log_lines import get_logger
 from vq.model import SendResult, check_timeout
+from vq.waits import step_aside
 
 try:
     from vq.client.producer import _accumulator
@@ -282,6 +283,7 @@ class SendFuture(FutureFields):
                     "waiting for an outcome inside a callback would wait for itself; "
                     "use add_done_callback there"
                 )
+            step_aside()
             lock = threading.Lock()
             lock.acquire()
             self._on_done(lock.release)
@@ -398,9 +400,11 @@ class BlockingSendFuture(SendFuture):
         leads: The thread may take the lead: it sends the waiting messages of the partition. None:
             it has not asked yet, and does so next. The thread sets it, and clears it as its first
             step when it leaves. If the owner of a queue has it cleared, its thread has left.
+        is_busy: Its thread may be about to change the queue, so that nobody can take over. Cleared
+            while it waits: for its outcome, for other messages, or for the broker.
     """
 
-    __slots__ = ("_wake_lock", "leads")
+    __slots__ = ("_wake_lock", "is_busy", "leads")
 
     def __init__(
         self,
@@ -413,6 +417,7 @@ class BlockingSendFuture(SendFuture):
     ) -> None:
         super().__init__(content, head, callback, deadline, partition, appended_at)
         self.leads: bool | None = None
+        self.is_busy = True
         self._wake_lock = threading.Lock()
         self._wake_lock.acquire()
         self.waiters = []

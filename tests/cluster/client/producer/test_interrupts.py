@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,10 +17,11 @@ from vq.client.future import BlockingSendFuture, SendFuture
 from vq.client.producer.core import ProducerCore
 from vq.client.producer.intake import appender
 from vq.client.producer.send import sender
-from vq.errors import ConnectionCut
+from vq.errors import ConnectionCut, InvalidState
 from vq.model import Message, SendResult
 from vq.remoting.broker_connection import BrokerConnection
 from vq.testing.waiting import until
+from vq.waits import LoopWork
 
 INSIDE = ("vq/client/producer/", "vq/client/future.py", "vq/remoting/blocking_connection.py")
 #: A send passes fewer places than this; behind the last one, so many sends in turn pass none.
@@ -135,6 +137,53 @@ async def test_a_blocking_send_may_be_interrupted_anywhere(
     contents = await stored(cluster)
     assert len(contents) == len(set(contents)), "none is stored twice"
     assert contents[-1] == b"last"
+
+
+class Flusher(Interrupter):
+    """A handler that waits for all messages, and does not raise."""
+
+    def __init__(self, place: int, core: ProducerCore, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(place, *INSIDE)
+        self.core = core
+        self.loop = loop
+        self.flushed = False
+        self.refused = False
+
+    def handle(self) -> None:
+        try:
+            self.core.accumulator.check_not_inside()
+        except InvalidState:
+            self.refused = True
+            return
+        work: LoopWork[None] = LoopWork()
+        self.loop.call_soon_threadsafe(work.begin, self.core.flush())
+        self.flushed = work.has_ended(5.0)
+
+
+async def test_a_handler_may_wait_anywhere_in_a_blocking_send(
+    core: ProducerCore, cluster: MemoryCluster, step: int
+) -> None:
+    """It has what it waits for, or an error at once; each message is stored once."""
+    loop = asyncio.get_running_loop()
+    flushed = refused = missed = 0
+    for place in range(0, PLACES_MAX, step):
+        flusher = Flusher(place, core, loop)
+        message = Message("t", b"%d" % place)
+        future: SendFuture = await asyncio.to_thread(
+            flusher.run, partial(core.send_blocking, message, 20.0)
+        )
+        assert isinstance(future.outcome, SendResult), flusher.reached
+        assert flusher.flushed or flusher.refused or not flusher.reached, flusher.reached
+        flushed += flusher.flushed
+        refused += flusher.refused
+        await settled(core)
+        missed = 0 if flusher.reached else missed + 1
+        if missed == MISSES_MAX:
+            break
+    assert flushed > 20 // step
+    assert refused > 20 // step
+    contents = await stored(cluster)
+    assert len(contents) == len(set(contents)) == place // step + 1
 
 
 async def test_a_thread_that_is_interrupted_strands_none_of_its_batch(

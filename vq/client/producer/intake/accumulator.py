@@ -36,6 +36,7 @@ from vq.errors import (
 )
 from vq.model import Message, TopicPartition, check_timeout
 from vq.reserved import DELAYED_TOPIC, check_own_name
+from vq.waits import step_aside
 
 F = TypeVar("F", bound=SendFuture)
 
@@ -169,8 +170,7 @@ class Accumulator:
                 producer would wait for itself.
             VqError: See ``append_any``.
         """
-        if self._held_here():
-            self.check_not_inside()
+        self.check_not_inside()
         future, queues = self._prepared(BlockingSendFuture, message, None, timeout)
         with self.lock:
             self._make_ready(queues, future.deadline, block=True)
@@ -258,7 +258,9 @@ class Accumulator:
         return count
 
     def check_not_inside(self) -> None:
-        """Raise if this thread is inside a call of this accumulator already.
+        """Raise if this thread is inside a call of this accumulator; it is going to wait.
+
+        A send that it interrupted is left to the sender, see ``blocking_sender``.
 
         Raises:
             InvalidState: A finalizer or a signal handler that interrupted a call of the same
@@ -269,6 +271,7 @@ class Accumulator:
                 "a blocking call of a finalizer or signal handler, while its thread is inside the "
                 "same producer, would wait for itself; use send_async there"
             )
+        step_aside()
 
     def _prepared(
         self,

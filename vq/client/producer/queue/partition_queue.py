@@ -162,11 +162,14 @@ class PartitionQueue:
     def lead(self, future: BlockingSendFuture) -> bool:
         """Make the thread of ``future`` the owner, if it may lead; return whether it is.
 
-        It may lead if it was given the lead, or if only blocking sends are before its message.
+        It may lead if it was given the lead, or if only blocking sends are before its message; and
+        not once it has stepped aside.
         """
+        if not future.leads:
+            return False
         if self.owner is not future:
             free = self.owner is None and self.closed is None and not self.in_flight
-            if not free or not future.leads or future not in self._waited():
+            if not free or future not in self._waited():
                 return False
             self.owner = future
         return True

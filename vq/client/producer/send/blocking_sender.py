@@ -13,11 +13,16 @@ thread of the first waiting message takes the lead.
 Threads that shared a batch have their answers at the same time, and most send again. So the next
 leader *gathers*: it waits while their messages come, instead of sending the first of them alone.
 
+The handler of a signal may wait for what the thread that it interrupted has to send: with ``flush``
+or ``close``, say. Then that thread *steps aside*: the sender on the loop has its message, or sends
+the batch that is under way again with the same stamp, and a later answer is passed over.
+
 Messages with callbacks are not sent here: callbacks run on the loop. A batch that is not stored at
 once (a refusal, a cut connection, a time-out) stays in the queue, and the sender on the loop sends
 it again with the same stamp.
 """
 
+import functools
 import math
 import operator
 import threading
@@ -26,11 +31,12 @@ from vq.client.cluster import ClusterClient
 from vq.client.future import BlockingSendFuture
 from vq.client.producer.queue.partition_queue import PartitionQueue
 from vq.client.producer.send.sender import Sender
-from vq.errors import NotAuthenticated, Unreachable, VqError
+from vq.errors import InvalidState, NotAuthenticated, Unreachable, VqError
 from vq.model import Address
 from vq.remoting.blocking_connection import BlockingConnection
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
+from vq.waits import DUTIES
 
 #: The longest exchange. After it the thread leaves the batch to the loop, which connects again.
 _PATIENCE_S = 10.0
@@ -131,7 +137,10 @@ class BlockingSender:
     def send(self, queue: PartitionQueue, future: BlockingSendFuture) -> None:
         """Return once an appended message has its outcome; the sending thread calls it."""
         accumulator = self._accumulator
+        here = threading.get_ident()
+        interrupted = DUTIES.get(here)
         try:
+            DUTIES[here] = functools.partial(self._step_aside, future)
             future.leads = self._may_lead
             while future.outcome is None:
                 may_lead = queue.owner is None or queue.owner is future
@@ -140,13 +149,30 @@ class BlockingSender:
                 claimed = accumulator.claim(queue, future)
                 if claimed is not None:
                     self._lead(queue, future, claimed)
-                elif not future.sleep(future.deadline - self._sender.now()):
+                    continue
+                future.is_busy = False
+                if not future.sleep(future.deadline - self._sender.now()):
                     accumulator.wake_sender()  # the sender fails late messages
                     future.sleep(math.inf)
+                future.is_busy = True
         finally:  # a signal handler raised, or the message expired just as it got the lead
             future.leads = False  # first: a signal handler may interrupt the next lines as well
+            if interrupted is None:
+                DUTIES.pop(here, None)
+            else:
+                DUTIES[here] = interrupted
             if future.outcome is None or queue.owner is future:
                 accumulator.hand_to_sender(queue, future)
+
+    def _step_aside(self, future: BlockingSendFuture) -> None:
+        """See ``waits.step_aside``; the thread of ``future`` calls it in a handler of a signal."""
+        if future.is_busy:
+            raise InvalidState(
+                "a blocking call of a finalizer or signal handler, while its thread is inside a "
+                "send, would wait for itself; use send_async there"
+            )
+        future.leads = False
+        self._accumulator.hurry_sender()
 
     def _gather(self, queue: PartitionQueue, future: BlockingSendFuture) -> None:
         """Give the threads that were just answered the time to send again, to share a batch.
@@ -156,10 +182,12 @@ class BlockingSender:
         now = self._sender.now
         until = min(now() + _GATHER_S, future.deadline)
         before = 0
+        future.is_busy = False
         while before < len(queue.pending) < queue.shared and now() < until:
             before = len(queue.pending)
             if future.sleep(_LOOK_S):
-                return  # it has its outcome, perhaps: it was late
+                break  # it has its outcome, perhaps: it was late
+        future.is_busy = True
 
     def _lead(
         self, queue: PartitionQueue, future: BlockingSendFuture, items: list[BlockingSendFuture]
@@ -172,7 +200,7 @@ class BlockingSender:
             connection = None if master is None else self._connections.borrow(master)
             if connection is not None:
                 try:
-                    self._exchange(queue, items, connection)
+                    self._exchange(queue, future, items, connection)
                 finally:
                     self._connections.give_back(connection)
         finally:
@@ -181,6 +209,7 @@ class BlockingSender:
     def _exchange(
         self,
         queue: PartitionQueue,
+        future: BlockingSendFuture,
         items: list[BlockingSendFuture],
         connection: BlockingConnection,
     ) -> None:
@@ -194,11 +223,15 @@ class BlockingSender:
         batch = queue.batch_of(items, ids)
         answer: Frame | VqError | None = None
         try:
-            answer = connection.exchange(Command.PUT, queue.put_header(batch), batch.body, left)
+            header = queue.put_header(batch)
+            future.is_busy = False
+            answer = connection.exchange(Command.PUT, header, batch.body, left)
         except Unreachable as error:  # nothing was sent
             refusal = error.__cause__  # no retry helps if the broker does not take this client
             answer = refusal if isinstance(refusal, NotAuthenticated) else error
         except (OSError, VqError):
             pass  # it may be stored
         finally:  # a signal handler may have raised
-            self._sender.apply_answer(queue, batch, answer)
+            future.is_busy = True
+            if future.leads:  # else the sender on the loop has the batch
+                self._sender.apply_answer(queue, batch, answer)
