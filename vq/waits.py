@@ -67,9 +67,8 @@ class Latch:
         Raises:
             InvalidState: See ``step_aside``.
         """
-        if self.is_set:
-            return True
-        step_aside()
+        if not self.is_set:
+            step_aside()
         ends = math.inf if timeout is None else time.monotonic() + timeout
         while not self.is_set:
             left = ends - time.monotonic()
