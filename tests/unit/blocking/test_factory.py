@@ -57,6 +57,7 @@ class Closing:
 
     interceptors = None
     transactions = SimpleNamespace(open=0)
+    accumulator = SimpleNamespace(check_not_inside=lambda: None)
     is_shared = False
 
     def __init__(self, events: list[str]) -> None:

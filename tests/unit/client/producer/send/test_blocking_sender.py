@@ -456,6 +456,13 @@ def test_a_sleeper_that_is_interrupted_leaves_its_message_to_the_loop(
 
 
 # Connections ------------------------------------------------------------------------------------
+def elsewhere(act: Callable[[], object]) -> None:
+    """Act in another thread."""
+    other = threading.Thread(target=act)
+    other.start()
+    other.join()
+
+
 class Looks:
     """What happens while a leading thread waits for further messages: an act for each look."""
 
@@ -478,7 +485,7 @@ def test_threads_that_shared_a_batch_share_the_next_one(
     """Who is first again waits until as many have come, instead of sending alone."""
     producer.queues[0].shared = 4
     others: list[BlockingSendFuture] = []
-    looks = Looks(monkeypatch, lambda: others.append(producer.append()))
+    looks = Looks(monkeypatch, lambda: elsewhere(lambda: others.append(producer.append())))
     assert producer.send().done()
     assert len(others) == looks.count == 3
     assert all(each.done() for each in others)
@@ -491,7 +498,7 @@ def test_nobody_waits_for_threads_that_do_not_come_again(
 ) -> None:
     producer.queues[0].shared = 9
     coming = ["another"] * come
-    looks = Looks(monkeypatch, lambda: coming and coming.pop() and producer.append())
+    looks = Looks(monkeypatch, lambda: coming and coming.pop() and elsewhere(producer.append))
     producer.send()
     assert looks.count == come + 1
     assert [each.record_count for each in producer.made[0].requests] == [come + 1]
