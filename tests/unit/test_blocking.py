@@ -39,6 +39,7 @@ class Core:
         self.config: Any = ProducerConfig(send_timeout_s=30.0)
         self.interceptors: Interceptors | None = None
         self.transactions = SimpleNamespace(open=0)
+        self.accumulator = SimpleNamespace(check_not_inside=lambda: None)
         self.is_shared = False
         self.given: list[float | None] = []
 
