@@ -268,8 +268,7 @@ class Sender:
         """
         waits_s, sent = 0.0, 0
         try:
-            if queue.failing is not None:
-                queue.finish_failing()
+            queue.finish_failing()
             master = self.master_of(queue)
             connection = None if master is None else self._cluster.live_connection(master)
             if master is None:
@@ -304,8 +303,7 @@ class Sender:
 
     def _leave(self, queue: PartitionQueue) -> None:
         try:
-            if queue.failing is not None:
-                queue.finish_failing()
+            queue.finish_failing()
             if queue.has_failed:
                 self._fail_rest(queue)
         finally:
@@ -421,8 +419,7 @@ class Sender:
         """Apply an answer; a blocking sender does not claim a queue with batches in flight."""
         self.accumulator.enter(queue)
         try:
-            if queue.failing is not None:
-                queue.finish_failing()
+            queue.finish_failing()
             self.apply_answer(queue, batch, frame)
         finally:
             self._leave(queue)
