@@ -267,11 +267,15 @@ class Accumulator:
                 producer would wait for itself.
         """
         if self._held_here():
-            raise InvalidState(
-                "a blocking call of a finalizer or signal handler, while its thread is inside the "
-                "same producer, would wait for itself; use send_async there"
-            )
+            raise self.inside()
         step_aside()
+
+    def inside(self) -> InvalidState:
+        """Return the error of a thread that is inside a call of this accumulator."""
+        return InvalidState(
+            "a blocking call of a finalizer or signal handler, while its thread is inside the "
+            "same producer, would wait for itself; use send_async there"
+        )
 
     def _prepared(
         self,

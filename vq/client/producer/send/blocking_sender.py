@@ -31,7 +31,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.future import BlockingSendFuture
 from vq.client.producer.queue.partition_queue import PartitionQueue
 from vq.client.producer.send.sender import Sender
-from vq.errors import InvalidState, NotAuthenticated, Unreachable, VqError
+from vq.errors import NotAuthenticated, Unreachable, VqError
 from vq.model import Address
 from vq.remoting.blocking_connection import BlockingConnection
 from vq.remoting.format import Command
@@ -167,10 +167,7 @@ class BlockingSender:
     def _step_aside(self, future: BlockingSendFuture) -> None:
         """See ``waits.step_aside``; the thread of ``future`` calls it in a handler of a signal."""
         if future.is_busy:
-            raise InvalidState(
-                "a blocking call of a finalizer or signal handler, while its thread is inside a "
-                "send, would wait for itself; use send_async there"
-            )
+            raise self._accumulator.inside()
         future.leads = False
         self._accumulator.hurry_sender()
 
