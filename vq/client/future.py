@@ -18,7 +18,7 @@ from vq.client.loop_calls import call_soon
 from vq.errors import InvalidState, TimedOut, VqError
 from vq.log_lines import get_logger
 from vq.model import SendResult, check_timeout
-from vq.waits import step_aside
+from vq.waits import Latch
 
 try:
     from vq.client.producer import _accumulator
@@ -261,7 +261,7 @@ class SendFuture(FutureFields):
             InvalidArgument: ``timeout`` is not a number.
             InvalidState: A callback on the factory's thread calls this before there is an outcome.
         """
-        outcome = self._wait(-1 if timeout is None else check_timeout(timeout))
+        outcome = self._wait(None if timeout is None else check_timeout(timeout))
         if isinstance(outcome, VqError):
             raise _own(outcome)
         return outcome
@@ -272,23 +272,21 @@ class SendFuture(FutureFields):
         Raises:
             TimedOut: There is no outcome within ``timeout`` seconds.
         """
-        outcome = self._wait(-1 if timeout is None else check_timeout(timeout))
+        outcome = self._wait(None if timeout is None else check_timeout(timeout))
         return outcome if isinstance(outcome, VqError) else None
 
-    def _wait(self, bound: float) -> SendResult | VqError:
-        """Wait for so many seconds, without end for -1."""
+    def _wait(self, bound: float | None) -> SendResult | VqError:
+        """Wait for so many seconds, without end for None."""
         if self.outcome is None:
             if threading.get_ident() in CALLBACK_THREADS:
                 raise InvalidState(
                     "waiting for an outcome inside a callback would wait for itself; "
                     "use add_done_callback there"
                 )
-            step_aside()
-            lock = threading.Lock()
-            lock.acquire()
-            self._on_done(lock.release)
-            if not lock.acquire(timeout=bound):
-                self._forget(lock.release)
+            ended = Latch()
+            self._on_done(ended.set)
+            if not ended.wait(bound):
+                self._forget(ended.set)
                 raise TimedOut(
                     f"no outcome within {bound:g} s; the send goes on",
                     hint="wait again, or for longer; the message has a deadline of its own",
@@ -445,7 +443,7 @@ class LoopSendFuture(SendFuture):
 
     __slots__ = ()
 
-    def _wait(self, bound: float) -> SendResult | VqError:
+    def _wait(self, bound: float | None) -> SendResult | VqError:
         if self.outcome is None:
             try:
                 asyncio.get_running_loop()
