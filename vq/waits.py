@@ -79,7 +79,7 @@ class Latch:
 
 
 class LoopWork(Generic[T]):
-    """Work on a loop, and the thread that waits for its end.
+    """Work on a loop, or in another thread, and the thread that waits for its end.
 
     A future of ``concurrent`` would have a condition; see the module.
     """
@@ -91,7 +91,7 @@ class LoopWork(Generic[T]):
         self._results: list[T] = []
         self._error: BaseException | None = None
 
-    # On the loop
+    # On the loop, or in the other thread
     def call(self, work: Callable[[], T]) -> None:
         """Call a function."""
         if self._is_given_up:

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 from vq import limits
@@ -32,7 +33,7 @@ from vq.remoting.spin import ANSWER_SPIN_S, Spin, has_cores
 from vq.remoting.tls_transport import TlsTransport
 from vq.security.tls import why_no_tls
 from vq.tasks import begin_task
-from vq.waits import Latch
+from vq.waits import LoopWork
 
 logger = get_logger(__name__)
 
@@ -421,23 +422,13 @@ def _resolve(address: Address, deadline: float) -> list[Any]:
     host, port = address
     with contextlib.suppress(socket.gaierror):
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    found: list[Any] = []
-    failed: list[Exception] = []
-    ended = Latch()
-
-    def ask() -> None:
-        try:
-            found.extend(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except Exception as error:  # noqa: BLE001 - it is the caller's
-            failed.append(error)
-        ended.set()
-
-    threading.Thread(target=ask, name="vq-resolve", daemon=True).start()
-    if not ended.wait(seconds_left(deadline)):
+    asking: LoopWork[list[Any]] = LoopWork()
+    ask = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    asked = partial(asking.call, ask)
+    threading.Thread(target=asked, name="vq-resolve", daemon=True).start()
+    if not asking.has_ended(seconds_left(deadline)):
         raise TimeoutError(f"the name {host} was not resolved in time")
-    if failed:
-        raise failed[0]
-    return found
+    return asking.result()
 
 
 def seconds_left(deadline: float) -> float:
