@@ -726,7 +726,7 @@ static int add_types(PyObject *module)
         return -1;
     if (add_type(module, &appender_spec, "Appender", NULL) < 0)
         return -1;
-    return add_type(module, &shortcut_spec, "Shortcut", NULL);
+    return add_type(module, &shortcut_spec, "SendShortcut", NULL);
 }
 
 static int traverse_module(PyObject *module, visitproc visit, void *arg)
