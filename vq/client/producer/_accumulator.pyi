@@ -38,6 +38,7 @@ class Appender:
     def append_unheard(
         self, message: Message, callbacks: dict[str, SendCallback], timeout: float | None, /
     ) -> SendFuture | None: ...
+    def put(self, future: SendFuture, queues: TopicQueues, /) -> bool: ...
     def prepare(
         self,
         messages: list[Any],
