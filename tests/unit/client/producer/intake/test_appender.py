@@ -88,6 +88,12 @@ def test_a_prepared_message_is_put_into_its_topic(bench: Bench, partition: int) 
     assert bench.wakes == 1
 
 
+def test_a_message_for_any_partition_directs_no_other_one_elsewhere(bench: Bench) -> None:
+    for partition in (1, ANY_PARTITION):
+        assert bench.appender.put(SendFuture(b"x", None, None, 1_060.0, partition), bench.queues)
+        assert bench.queues.directed
+
+
 @pytest.mark.parametrize(
     "end",
     [
