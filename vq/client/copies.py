@@ -255,10 +255,11 @@ class MessageCopies:
                 _, *others = line.unsettled = line.next_batch(copy)
                 try:
                     await self._put(to, line, deadline)
-                except VqError:
-                    if line.unsettled or not others:
+                except VqError as error:
+                    if line.unsettled or not (others or isinstance(error, _FORGOTTEN)):
                         raise
-                    # It was refused, because of one of them perhaps; each asks for itself.
+                    # It was refused, because of one of them perhaps, or of its stamp, which is
+                    # another one now; each asks for itself.
                     line.waiting, others = others + line.waiting, []
                     line.unsettled = [copy]
                     await self._put(to, line, deadline)
@@ -304,11 +305,10 @@ class MessageCopies:
                 resend=resend,
             )
         except VqError as error:
-            is_settled = not resend and not isinstance(error, OutcomeUnknown)
-            if is_settled:
-                line.unsettled = ()
-            elif isinstance(error, _FORGOTTEN):  # nobody will ever know; begin anew
+            if isinstance(error, _FORGOTTEN):  # so it would be with the next batch: begin anew
                 line.unsettled, line.producer_id, line.sequence = (), 0, 0
+            elif not resend and not isinstance(error, OutcomeUnknown):
+                line.unsettled = ()
             raise
         line.unsettled = ()
         line.sequence += 1
