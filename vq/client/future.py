@@ -27,7 +27,7 @@ except ImportError:  # it was not compiled
 
 #: What producers run per message, compiled; None: nothing was, or by an earlier checkout, whose
 #: module has not all of it.
-accumulator: Final[Any] = _accumulator if hasattr(_accumulator, "Shortcut") else None
+accumulator: Final[Any] = _accumulator if hasattr(_accumulator, "SendShortcut") else None
 
 logger = get_logger(__name__)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -215,6 +216,29 @@ async def test_a_handler_may_wait_anywhere_in_a_blocking_send(
     assert refused > 20 // step
     contents = await stored(cluster)
     assert len(contents) == len(set(contents)) == count
+
+
+@pytest.mark.skipif(not appender.COMPILED, reason="the reference holds a lock while it appends")
+async def test_a_handler_may_wait_anywhere_in_a_send_that_does_not(
+    core: ProducerCore, cluster: MemoryCluster, step: int
+) -> None:
+    """It always has what it waits for: no step of the append of any message is interrupted."""
+    loop = asyncio.get_running_loop()
+    flushed = missed = 0
+    for place in range(0, PLACES_MAX, step):
+        flusher = Flusher(place, core, loop)
+        message = Message("t", b"%d" % place, key="no ASCII: é")
+        future = await asyncio.to_thread(flusher.run, partial(core.append_any, message))
+        assert not flusher.refused, flusher.reached
+        flushed += flusher.flushed
+        await settled(core)
+        assert isinstance(future.outcome, SendResult), flusher.reached
+        missed = 0 if flusher.reached else missed + 1
+        if missed == MISSES_MAX:
+            break
+    assert flushed > 10 // step
+    contents = await stored(cluster)
+    assert len(contents) == len(set(contents)) == place // step + 1
 
 
 async def test_a_thread_that_is_interrupted_strands_none_of_its_batch(

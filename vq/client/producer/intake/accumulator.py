@@ -134,12 +134,9 @@ class Accumulator:
         # Waiting would release the lock of an interrupted call.
         may_wait = self.config.when_full is WhenFull.BLOCK and not self._held_here()
         future, queues = self._prepared(self._future, message, callback, timeout)
-        with self.lock:
-            self._make_ready(queues, future.deadline, block=block and may_wait)
-            queues.directed |= future.partition >= 0
-            queues.appended += (future,)  # no call between these two: see ``topic_queues``
-            self.appender.use(future.size, 1)
-        self.wake_sender()
+        while not self.appender.put(future, queues):
+            with self.lock:
+                self._make_ready(queues, future.deadline, block=block and may_wait)
         return future
 
     def prepare_any(

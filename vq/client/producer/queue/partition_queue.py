@@ -42,7 +42,7 @@ from vq.client.producer.queue.batch import (
     fail_all,
     is_diverted,
 )
-from vq.client.producer.queue.futures import fitting, last_waiting
+from vq.client.producer.queue.futures import bytes_of, fitting, last_waiting
 from vq.client.producer.spread.spread import Spread
 from vq.model import Address, TopicPartition
 from vq.remoting import messages
@@ -332,6 +332,15 @@ class PartitionQueue:
             else:
                 self._meter.batch_resent()
         return batch
+
+    @property
+    def next_bytes(self) -> int:
+        """How many bytes the batch has at most that is to be sent next."""
+        for each in self.in_flight:
+            if not each.sent and not each.stored:
+                return len(each.body)
+        items = self.pending[: self._filling.candidates]
+        return bytes_of(items) + len(items) * RECORD_HEADER_BYTES
 
     def _may_make_one(self) -> bool:
         """Return whether to make one more batch of pending messages now."""

@@ -332,8 +332,8 @@ class TopicQueues:
         shares = self._directed_shares(items) if self.directed else self._shares(items)
         self.shares = shares
         del self.appended[:count]  # callers append behind the slice at any time
-        if not self.appended:
-            self.directed = False
+        # One line, which a trace function does not part: other threads append at any time.
+        self.directed = self.directed if self.appended else False
         self._hand_out()
 
     def drain_to_one(self) -> None:
