@@ -5,10 +5,10 @@ on a virtual machine that takes 30 µs and more, and the caches there are cold. 
 thread that wakes it, and sleeps next, it takes 5 µs.
 
     apart ── many flushes, and the threads use little of a core ──▶ together, where the loop runs
-      ▲                                                                │              ▲
-      │                                                       after half a second    if so still
-      │                                                                ▼              │
-      └──────────────────────────────── otherwise ────────────── free for 5 ms ───────┘
+      ▲                                                              │      │        ▲
+      └───────────────────────── otherwise ──────────────────────────┘      │        │
+                                                               after half a second   │
+                                                                            └▶ free for 5 ms
 
 While they are free, the kernel moves the loop away from a core that others use; the flushers follow
 it. Threads that are made while they are together inherit the one core, and get the others back
@@ -28,8 +28,8 @@ from vq.log_lines import get_logger
 
 logger = get_logger(__name__)
 
-#: Threads that are apart are looked at so often, while there are flushes.
-APART_S: Final = 0.05
+#: They are looked at so often, while there are flushes.
+LOOK_S: Final = 0.02
 #: So long they stay together; then the kernel places them for ``FREE_S``.
 TOGETHER_S: Final = 0.5
 FREE_S: Final = 0.005
@@ -113,26 +113,20 @@ class LinuxCores:
         os.sched_setaffinity(number, mask)
 
 
-class Timer(Protocol):
-    """A call that was scheduled."""
-
-    def cancel(self) -> object:
-        """Do not call."""
-        ...
-
-
-class Together(NamedTuple):
+class SharedCore(NamedTuple):
     """The threads are on one core.
 
     Attributes:
         core: That one.
         before: Where they may run otherwise.
         others: The numbers of all threads that the process had then.
+        until: When they are to be free again.
     """
 
     core: Mask
     before: Mask
     others: frozenset[int]
+    until: float
 
 
 class OneCore:
@@ -141,23 +135,23 @@ class OneCore:
     Args:
         cores: Of the process.
         now: Monotonic time, in seconds.
-        call_later: Sets a timer of the loop.
+        call_later: Sets a timer of the loop; what it returns cancels that.
     """
 
     def __init__(
         self,
         cores: Cores,
         now: Callable[[], float],
-        call_later: Callable[[float, Callable[[], None]], Timer],
+        call_later: Callable[[float, Callable[[], None]], Callable[[], object]],
     ) -> None:
         self._cores = cores
         self._now = now
         self._call_later = call_later
         self._threads: list[Thread] = []  # the loop's first, then those of flushers
-        self._together: Together | None = None
-        self._timer: Timer | None = None  # while flushes go on
+        self._together: SharedCore | None = None
+        self._cancel: Callable[[], object] | None = None  # the timer; while flushes go on
         self._ended = False
-        self._flushes = 0  # in this period
+        self._flushes = 0  # since the last look
         self._begun = self._used_s = 0.0
 
     def join(self, thread: Thread) -> None:
@@ -169,16 +163,16 @@ class OneCore:
     def end(self) -> None:
         """Place nothing any more; all threads may run where they might before."""
         self._ended = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._cancel is not None:
+            self._cancel()
+            self._cancel = None
         self._try(self._part)
 
     def note_flush(self) -> None:
         """Note that a flush begins."""
         self._flushes += 1
-        if self._timer is None and not self._ended:
-            self._try(self._begin_period)
+        if self._cancel is None and not self._ended:
+            self._try(self._look_later)
 
     def _try(self, step: Callable[[], None]) -> None:
         """Do a step; an error ends all of it."""
@@ -189,32 +183,31 @@ class OneCore:
             if not self._ended:
                 self.end()
 
-    def _begin_period(self) -> None:
+    def _look_later(self) -> None:
         self._flushes = 0
         self._begun, self._used_s = self._now(), self._used()
-        self._ring(APART_S if self._together is None else TOGETHER_S, self._look)
+        self._ring(LOOK_S, self._look)
 
     def _ring(self, delay_s: float, step: Callable[[], None]) -> None:
-        self._timer = self._call_later(delay_s, lambda: self._try(step))
+        self._cancel = self._call_later(delay_s, lambda: self._try(step))
 
     def _used(self) -> float:
         return sum(map(self._cores.used_s, self._threads))
 
     def _look(self) -> None:
-        """End a period."""
-        self._timer = None
-        were_together = self._together is not None
-        self._part()
-        if self._ended or not self._flushes:
-            return  # the next flush begins a period
-        seconds = self._now() - self._begun
-        used_s = self._used() - self._used_s
-        if self._flushes < FLUSHES_PER_S * seconds or used_s > SHARE_MAX * seconds:
-            self._begin_period()
-        elif were_together:
-            self._ring(FREE_S, self._place)
-        else:
+        """Decide what the threads' use of processors since the last look is a reason for."""
+        self._cancel = None
+        now, together = self._now(), self._together
+        seconds, used_s = now - self._begun, self._used() - self._used_s
+        fits = self._flushes >= FLUSHES_PER_S * seconds and used_s <= SHARE_MAX * seconds
+        if together is None and fits:
             self._place()
+        elif together is not None and not (fits and now < together.until):
+            self._part()
+            if fits and not self._ended:
+                self._ring(FREE_S, self._place)
+        if self._cancel is None and self._flushes and not self._ended:
+            self._look_later()  # otherwise the next flush has it done
 
     def _place(self) -> None:
         """Have the threads run where the loop runs now."""
@@ -222,10 +215,11 @@ class OneCore:
         before, *others = (cores.mask(each.number) for each in self._threads)
         if len(before) > 1 and all(each == before for each in others):
             core = frozenset((cores.current(),))
-            self._together = Together(core, before, frozenset(cores.numbers()))
+            until = self._now() + TOGETHER_S
+            self._together = SharedCore(core, before, frozenset(cores.numbers()), until)
             for each in self._threads:
                 cores.place(each.number, core)
-        self._begin_period()
+        self._look_later()
 
     def _part(self) -> None:
         """Let the threads run where they might before, and those that were made meanwhile."""
@@ -248,7 +242,7 @@ def one_core(now: Callable[[], float]) -> OneCore | None:
     if not hasattr(os, "sched_setaffinity") or (os.cpu_count() or 1) < 2:
         return None
 
-    def call_later(delay_s: float, call: Callable[[], None]) -> Timer:
-        return asyncio.get_running_loop().call_later(delay_s, call)
+    def call_later(delay_s: float, call: Callable[[], None]) -> Callable[[], object]:
+        return asyncio.get_running_loop().call_later(delay_s, call).cancel
 
     return OneCore(LinuxCores(), now, call_later)

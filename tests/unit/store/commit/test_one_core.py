@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from vq.store.commit.one_core import (
-    APART_S,
     FLUSHES_PER_S,
     FREE_S,
+    LOOK_S,
     SHARE_MAX,
     TOGETHER_S,
     LinuxCores,
@@ -69,10 +69,10 @@ class Machine:
             raise self.error
         self.masks[number] = mask
 
-    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> Callable[[], None]:
         timer = Timer(call)
         heapq.heappush(self.timers, (self.now + delay_s, next(self.order), timer))
-        return timer
+        return timer.cancel
 
     @property
     def waiting(self) -> int:
@@ -97,14 +97,14 @@ class Machine:
                     timer.call()
 
     def run_until_together(self) -> None:
-        self.run(APART_S + 2 * FREE_S)
+        self.run(LOOK_S + 2 * FREE_S)
         assert self.masks[LOOP.number] == self.masks[FLUSHER.number] == {self.core}
 
 
 def test_loop_and_flusher_come_together_where_the_loop_runs() -> None:
     machine = Machine()
     machine.core = 1
-    machine.run(APART_S / 2)
+    machine.run(LOOK_S / 2)
     assert set(machine.masks.values()) == {BOTH}
     machine.run_until_together()
 
@@ -128,9 +128,9 @@ def test_they_are_apart_while_one_core_is_too_little() -> None:
     machine = Machine()
     machine.run(1.0, share=SHARE_MAX + 0.1)
     assert set(machine.masks.values()) == {BOTH}
-    machine.run(APART_S * 2, share=SHARE_MAX - 0.1)
+    machine.run(LOOK_S * 2, share=SHARE_MAX - 0.1)
     assert set(machine.masks.values()) == {frozenset({0})}
-    machine.run(2 * TOGETHER_S, share=SHARE_MAX + 0.1)
+    machine.run(2 * LOOK_S, share=SHARE_MAX + 0.1)  # soon: one would keep the other from work
     assert set(machine.masks.values()) == {BOTH}
 
 
