@@ -15,7 +15,9 @@ from vq.cli.base.options import (
     Seconds,
     WholeNumber,
     command_options,
+    flag,
     no_effect,
+    option,
 )
 from vq.cli.base.text import utc
 from vq.client.cluster import ClusterClient
@@ -50,27 +52,15 @@ def archive() -> None:
 
 # run ------------------------------------------------------------------------------------------
 @archive.command()
-@click.option(
-    "--topic", metavar="NAME", shell_complete=topic_names, help="Only this one.  [all topics]"
+@option("--topic NAME", "Only this one.  [all topics]", shell_complete=topic_names)
+@option(
+    "--as-of TIME as as_of_ms",
+    "Do what the daily run would do at that time, such as 2h (ago) or 2026-11-27T02:00.  [now]",
+    Moment(),
 )
-@click.option(
-    "--as-of",
-    "as_of_ms",
-    type=Moment(),
-    metavar="TIME",
-    help="Do what the daily run would do at that time, such as 2h (ago) or 2026-11-27T02:00.  "
-    "[now]",
-)
-@click.option("--dry-run", is_flag=True, help="Only show what would be archived.")
-@click.option(
-    "--wait/--no-wait", default=True, help="Return when all brokers have ended, or at once.  [wait]"
-)
-@click.option(
-    "--timeout",
-    type=Seconds(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Wait no longer.  [no bound]",
-)
+@flag("--dry-run", "Only show what would be archived.")
+@option("--wait/--no-wait", "Return when all brokers have ended, or at once.  [wait]", default=True)
+@option("--timeout SECONDS", "Wait no longer.  [no bound]", Seconds(min=0, min_open=True))
 @shows(record(number=int, state=maybe(str), nodes=some(_NODE_RUN)))
 @command_options
 def run(
@@ -179,9 +169,7 @@ def _show_nodes(invocation: Invocation, found: ArchiveRun) -> None:
 
 # history --------------------------------------------------------------------------------------
 @archive.command()
-@click.option(
-    "--limit", type=WholeNumber(min=1), default=10, metavar="N", help="How many runs.  [10]"
-)
+@option("--limit N", "How many runs.  [10]", WholeNumber(min=1), default=10)
 @shows(some(having(_OF_RUN, nodes=some(_NODE_RUN))))
 @command_options
 def history(invocation: Invocation, limit: int) -> None:

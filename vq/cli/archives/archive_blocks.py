@@ -15,6 +15,8 @@ from vq.cli.base.options import (
     Invocation,
     WholeNumber,
     command_options,
+    flag,
+    option,
     partitions_option,
     yes_option,
 )
@@ -32,20 +34,14 @@ _BLOCK: Final = Shape(
     "topic partition start end first_s last_s messages bytes=size_bytes zip_bytes group node url?",
 )
 
-_topic_option = click.option(
-    "--topic", metavar="NAME", shell_complete=topic_names, help="Only this one.  [all topics]"
-)
+_topic_option = option("--topic NAME", "Only this one.  [all topics]", shell_complete=topic_names)
 _partition_option = partitions_option("Only this one; may be given several times.")
-_since_option = click.option(
-    "--since",
-    "since_ms",
-    type=Moment(),
-    metavar="TIME",
-    help="Only with messages stored at this time or later, such as 2026-11-22T09:30 or 7d (ago).",
+_since_option = option(
+    "--since TIME as since_ms",
+    "Only with messages stored at this time or later, such as 2026-11-22T09:30 or 7d (ago).",
+    Moment(),
 )
-_until_option = click.option(
-    "--until", "until_ms", type=Moment(), metavar="TIME", help="Only with messages stored before."
-)
+_until_option = option("--until TIME as until_ms", "Only with messages stored before.", Moment())
 
 
 # list -----------------------------------------------------------------------------------------
@@ -239,25 +235,19 @@ def restore(
 # export ---------------------------------------------------------------------------------------
 @click.command()
 @click.argument("topic", shell_complete=topic_names)
-@click.option(
-    "--output",
-    "path",
-    type=click.Path(dir_okay=False, path_type=Path),
+@option(
+    "--output FILE as path",
+    "Where to; its name says the format: .jsonl or .parquet.",
+    click.Path(dir_okay=False, path_type=Path),
     required=True,
-    metavar="FILE",
-    help="Where to; its name says the format: .jsonl or .parquet.",
 )
-@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="The format.  [by name]")
+@option("--format as form", "The format.  [by name]", FORMATS)
 @_partition_option
 @_since_option
 @_until_option
-@click.option(
-    "--from-offset", type=WholeNumber(min=0), metavar="N", help="Begin there; of one partition."
-)
-@click.option(
-    "--to-offset", type=WholeNumber(min=0), metavar="N", help="End before that; of one partition."
-)
-@click.option("--force", is_flag=True, help="Replace a file of this name.")
+@option("--from-offset N", "Begin there; of one partition.", WholeNumber(min=0))
+@option("--to-offset N", "End before that; of one partition.", WholeNumber(min=0))
+@flag("--force", "Replace a file of this name.")
 @shows(record(topic=str, file=str, format=str, messages=int, bytes=int))
 @command_options
 def export(

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import math
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
@@ -114,6 +114,50 @@ class Size(WholeNumber):
         return int(super().convert(value, param, ctx))
 
 
+def option(declared: str, about: str = "", kind: Any = None, **more: Any) -> Decorator:
+    """Declare an option of a command, in one text and its line of help.
+
+    Help shows a default that is not empty, unless the line ends with one in brackets.
+
+    Args:
+        declared: The option; then, where help names its value, that name; then ``...`` if it may be
+            given several times; then ``as`` and the parameter if that is not named like the option:
+            ``"--header NAME=VALUE ... as headers"``. A short name stands first: ``"-f,--follow"``.
+        about: Its line of help.
+        kind: The type of its value, or the words that it may be; None: any text.
+        more: As for ``click.option``.
+    """
+    given, _, parameter = declared.partition(" as ")
+    names, *value = given.split()
+    if value[-1:] == ["..."]:
+        more["multiple"] = bool(value.pop())
+    if isinstance(kind, Iterable):
+        kind = click.Choice([str(each) for each in kind])
+    return click.option(
+        *names.split(","),
+        *parameter.split(),
+        type=kind,
+        metavar="".join(value) or None,
+        help=about or None,
+        show_default=bool(more.get("default")) and not about.endswith("]"),
+        **more,
+    )
+
+
+def flag(declared: str, about: str, **more: Any) -> Decorator:
+    """Declare an option without a value, as ``option`` does."""
+    return option(declared, about, is_flag=True, **more)
+
+
+def together(*options: Decorator) -> Decorator:
+    """Declare several options; help shows them in this order."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        return functools.reduce(lambda so_far, add: add(so_far), reversed(options), function)
+
+    return decorate
+
+
 def compression_options(about: str, defaults: tuple[str, str] | None) -> Decorator:
     """Add ``--compression`` and ``--compression-threshold``.
 
@@ -123,24 +167,14 @@ def compression_options(about: str, defaults: tuple[str, str] | None) -> Decorat
     """
     kind, threshold = ("", "") if defaults is None else (f"  [{each}]" for each in defaults)
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        return _apply(
-            function,
-            click.option(
-                "--compression",
-                type=click.Choice([str(kind) for kind in Compression]),
-                help=f"{about}{kind}",
-            ),
-            click.option(
-                "--compression-threshold",
-                type=Size(min=0, max=limits.MESSAGE_BYTES_MAX),
-                metavar="BYTES",
-                help="Compress messages of at least so many bytes, 0 to 1M, such as 64K."
-                f"{threshold}",
-            ),
-        )
-
-    return decorate
+    return together(
+        option("--compression", f"{about}{kind}", Compression),
+        option(
+            "--compression-threshold BYTES",
+            f"Compress messages of at least so many bytes, 0 to 1M, such as 64K.{threshold}",
+            Size(min=0, max=limits.MESSAGE_BYTES_MAX),
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,11 +274,8 @@ _TLS_FILES: Final = (
 )
 CLIENT_CERTIFICATES: Final = tuple(str(each) for each in ClientCertificates)
 #: For whoever listens.
-plaintext_option: Final = click.option(
-    "--plaintext",
-    is_flag=True,
-    default=None,
-    help="Serve other machines without TLS: the network is yours alone.",
+plaintext_option: Final = flag(
+    "--plaintext", "Serve other machines without TLS: the network is yours alone.", default=None
 )
 #: Options of a command that serves HTTP.
 _HTTPS_FILES: Final = (
@@ -262,56 +293,39 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
     They are ``--zookeeper --cluster --user --password-file``, those of ``_OWN_OPTIONS`` and those
     of ``_TLS_FILES``.
     """
-    return _apply(
-        _invoked(function),
-        click.option(
-            "--zookeeper", metavar="HOST:PORT[,...]", help="ZooKeeper servers.  [127.0.0.1:2181]"
+    return together(
+        option("--zookeeper HOST:PORT[,...]", "ZooKeeper servers.  [127.0.0.1:2181]"),
+        option("--cluster NAME", "Name of the cluster.  [default]"),
+        option(
+            "--user NAME",
+            "Who this is to brokers; the password is VQ_PASSWORD, in a file, or asked for.",
         ),
-        click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default]"),
-        click.option(
-            "--user",
-            metavar="NAME",
-            help="Who this is to brokers; the password is VQ_PASSWORD, in a file, or asked for.",
-        ),
-        click.option(
-            "--password-file",
-            metavar="FILE",
-            type=click.Path(dir_okay=False),
-            help="File whose first line is the password of --user.",
+        option(
+            "--password-file FILE",
+            "File whose first line is the password of --user.",
+            click.Path(dir_okay=False),
         ),
         *_OWN_OPTIONS,
-        *(
-            click.option(option, metavar="FILE", type=directory, help=about)
-            for option, about in _TLS_FILES
-        ),
-    )
+        *(option(f"{name} FILE", about, directory) for name, about in _TLS_FILES),
+    )(_invoked(function))
 
 
 def command_options_without_cluster(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a command that reaches no cluster: ``--config --json`` and of logs."""
-    return _apply(_invoked(function), *_OWN_OPTIONS)
+    return together(*_OWN_OPTIONS)(_invoked(function))
 
 
 #: Options that say how to reach a cluster, by parameter; each is a setting of that name.
 _REACHING: Final = ("zookeeper", "cluster", "user", "tls_ca", "tls_certificate", "tls_key")
 _OWN_OPTIONS: Final = (
-    click.option(
-        "--config",
-        metavar="FILE",
-        type=click.Path(dir_okay=False),
-        help="TOML file with settings; also VQ_CONFIG.",
-    ),
-    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-    click.option(
+    option("--config FILE", "TOML file with settings; also VQ_CONFIG.", click.Path(dir_okay=False)),
+    flag("--json as as_json", "Print JSON."),
+    option(
         "--log-level",
-        type=click.Choice(LEVELS),
-        help="The least level of log lines, on standard error.  [warning; a broker: info]",
+        "The least level of log lines, on standard error.  [warning; a broker: info]",
+        LEVELS,
     ),
-    click.option(
-        "--log-format",
-        type=click.Choice(FORMATS),
-        help="Form of log lines.  [text; with --json: json]",
-    ),
+    option("--log-format", "Form of log lines.  [text; with --json: json]", FORMATS),
 )
 
 
@@ -362,19 +376,15 @@ def _invoked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def https_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add those of ``_HTTPS_FILES``, ``--https-client-certificates`` and ``--plaintext``."""
-    return _apply(
-        function,
+    return together(
         plaintext_option,
-        *(
-            click.option(option, metavar="FILE", type=directory, help=about)
-            for option, about in _HTTPS_FILES
-        ),
-        click.option(
+        *(option(f"{name} FILE", about, directory) for name, about in _HTTPS_FILES),
+        option(
             "--https-client-certificates",
-            type=click.Choice(CLIENT_CERTIFICATES),
-            help="Whether clients must show a certificate.  [none]",
+            "Whether clients must show a certificate.  [none]",
+            CLIENT_CERTIFICATES,
         ),
-    )
+    )(function)
 
 
 def _name_group(invocation: Invocation, error: VqError, name: str) -> None:
@@ -396,48 +406,27 @@ def _topic_of(arguments: Mapping[str, Any]) -> str | None:
     return topic if isinstance(topic, str) else None
 
 
-def no_effect(option: str, why: str, instead: str) -> click.UsageError:
+def no_effect(given: str, why: str, instead: str) -> click.UsageError:
     """Return the error for an option that would change nothing beside the others.
 
     Args:
-        option: The option with its value.
+        given: The option with its value.
         why: The other options, such as "without --key".
         instead: What to do if the option is to have an effect.
     """
-    return click.UsageError(f"{option} has no effect {why}: leave it out, or {instead}")
+    return click.UsageError(f"{given} has no effect {why}: leave it out, or {instead}")
 
 
 def partitions_option(about: str, *, required: bool = False) -> Decorator:
     """Add ``--partition``, which may be given several times."""
-    return click.option(
-        "--partition",
-        "partitions",
-        type=WholeNumber(min=0),
-        multiple=True,
-        required=required,
-        metavar="N",
-        help=about,
-    )
+    return option("--partition N ... as partitions", about, WholeNumber(min=0), required=required)
 
 
-ids_option: Final = click.option(
-    "--id",
-    "ids",
-    type=WholeNumber(min=0),
-    multiple=True,
-    metavar="ID",
-    help="Only messages with this id; repeatable.",
+ids_option: Final = option(
+    "--id ID ... as ids", "Only messages with this id; repeatable.", WholeNumber(min=0)
 )
 
 
 def yes_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--yes``, which every command that takes something away needs."""
-    return click.option("--yes", is_flag=True, help="Do it; without it only the plan is shown.")(
-        function
-    )
-
-
-def _apply(function: Callable[..., Any], *decorators: Decorator) -> Callable[..., Any]:
-    for decorate in reversed(decorators):
-        function = decorate(function)
-    return function
+    return flag("--yes", "Do it; without it only the plan is shown.")(function)

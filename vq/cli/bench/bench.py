@@ -16,7 +16,15 @@ from typing import Any
 import click
 
 from vq.cli.base.json_schema import maybe, record, shows, some
-from vq.cli.base.options import Invocation, Seconds, WholeNumber, command_options, no_effect
+from vq.cli.base.options import (
+    Invocation,
+    Seconds,
+    WholeNumber,
+    command_options,
+    flag,
+    no_effect,
+    option,
+)
 from vq.cli.bench import worker
 from vq.client.config import MessageFactoryConfig
 from vq.client.environment import export_tls
@@ -288,72 +296,22 @@ def _check_used(parts: tuple[str, ...], given: Mapping[str, Any]) -> None:
 
 
 @click.command()
-@click.option(
-    "--standalone", is_flag=True, help="Measure a temporary cluster of one broker, started here."
+@flag("--standalone", "Measure a temporary cluster of one broker, started here.")
+@option("--only ... as parts", "Measure only this; may be given again.", PARTS, callback=_parts)
+@option(
+    "--messages N", "How many for async and consume.", WholeNumber(1, 50_000_000), default=200_000
 )
-@click.option(
-    "--only",
-    "parts",
-    multiple=True,
-    type=click.Choice(PARTS),
-    callback=_parts,
-    help="Measure only this; may be given again.",
-)
-@click.option(
-    "--messages",
-    type=WholeNumber(1, 50_000_000),
-    default=200_000,
-    show_default=True,
-    metavar="N",
-    help="How many for async and consume.",
-)
-@click.option(
-    "--seconds",
-    type=Seconds(0.1, 3600),
-    default=3.0,
-    show_default=True,
-    metavar="S",
-    help="How long for sync and latency.",
-)
-@click.option(
-    "--size",
-    type=WholeNumber(8, 1 << 20),
-    default=128,
-    show_default=True,
-    metavar="BYTES",
-    help="Content of each message.",
-)
-@click.option(
-    "--partitions",
-    type=WholeNumber(1, 256),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Partitions of each topic made.",
-)
-@click.option(
-    "--threads",
-    type=WholeNumber(1, 64),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Sending threads for async and sync.",
-)
-@click.option(
+@option("--seconds S", "How long for sync and latency.", Seconds(0.1, 3600), default=3.0)
+@option("--size BYTES", "Content of each message.", WholeNumber(8, 1 << 20), default=128)
+@option("--partitions N", "Partitions of each topic made.", WholeNumber(1, 256), default=1)
+@option("--threads N", "Sending threads for async and sync.", WholeNumber(1, 64), default=1)
+@option(
     "--flush",
-    type=click.Choice([str(mode) for mode in FlushMode]),
+    "sync: acknowledged after fdatasync; async: after the write.",
+    FlushMode,
     default=str(FlushMode.SYNC),
-    show_default=True,
-    help="sync: acknowledged after fdatasync; async: after the write.",
 )
-@click.option(
-    "--rate",
-    type=WholeNumber(1, 1_000_000),
-    default=5_000,
-    show_default=True,
-    metavar="N",
-    help="Messages a second for latency.",
-)
+@option("--rate N", "Messages a second for latency.", WholeNumber(1, 1_000_000), default=5_000)
 @shows(
     some(
         record(

@@ -17,6 +17,8 @@ from vq.cli.base.options import (
     WholeNumber,
     command_options,
     directory,
+    flag,
+    option,
     plaintext_option,
 )
 from vq.cli.base.settings import Sources, build
@@ -36,75 +38,54 @@ logger = get_logger(__name__)
     invoke_without_command=True,
     subcommand_metavar="[drain|undrain|remove|jobs [OPTIONS] NAME]",
 )
-@click.option(
-    "--data",
-    multiple=True,
-    type=directory,
-    help="Directory of the logs; given several times: one on each disk, the main one first.",
+@option(
+    "--data ...",
+    "Directory of the logs; given several times: one on each disk, the main one first.",
+    directory,
 )
-@click.option(
-    "--without-data",
-    multiple=True,
-    metavar="ID",
-    help="Go on without this data directory of the node, which is lost.",
+@option("--without-data ID ...", "Go on without this data directory of the node, which is lost.")
+@option("--group NAME", "Broker group, the holder of partitions.")
+@option("--node NAME", "Name of this node inside its group.")
+@option("--host ADDRESS", "Address to listen on.  [127.0.0.1]")
+@option("--port N", "Port to listen on; 0: any.  [8123]", WholeNumber(0, 65535))
+@option("--advertised HOST:PORT", "What clients connect to.  [where it listens]")
+@option("--metrics-host ADDRESS", "Address that metrics are read at.  [127.0.0.1]")
+@option(
+    "--metrics-port N",
+    "Port of metrics and health; 0: none.  [8124, or the next free one]",
+    WholeNumber(0, 65535),
 )
-@click.option("--group", metavar="NAME", help="Broker group, the holder of partitions.")
-@click.option("--node", metavar="NAME", help="Name of this node inside its group.")
-@click.option("--host", metavar="ADDRESS", help="Address to listen on.  [127.0.0.1]")
-@click.option(
-    "--port", type=WholeNumber(0, 65535), metavar="N", help="Port to listen on; 0: any.  [8123]"
-)
-@click.option(
-    "--advertised", metavar="HOST:PORT", help="What clients connect to.  [where it listens]"
-)
-@click.option(
-    "--metrics-host", metavar="ADDRESS", help="Address that metrics are read at.  [127.0.0.1]"
-)
-@click.option(
-    "--metrics-port",
-    type=WholeNumber(0, 65535),
-    metavar="N",
-    help="Port of metrics and health; 0: none.  [8124, or the next free one]",
-)
-@click.option(
-    "--tls-mode",
-    type=click.Choice([str(each) for each in TlsMode]),
-    help="Steps from plain TCP to TLS; the first two serve both.  [required]",
-)
-@click.option(
+@option("--tls-mode", "Steps from plain TCP to TLS; the first two serve both.  [required]", TlsMode)
+@option(
     "--tls-client-certificates",
-    type=click.Choice(CLIENT_CERTIFICATES),
-    help="Whether clients and other nodes must show a certificate.  [none]",
+    "Whether clients and other nodes must show a certificate.  [none]",
+    CLIENT_CERTIFICATES,
 )
-@click.option(
+@option(
     "--metrics-client-certificates",
-    type=click.Choice(CLIENT_CERTIFICATES),
-    help="The same for those that read metrics.  [none]",
+    "The same for those that read metrics.  [none]",
+    CLIENT_CERTIFICATES,
 )
 @plaintext_option
-@click.option(
+@option(
     "--authentication",
-    type=click.Choice([str(each) for each in AuthenticationMode]),
-    help="Whether clients say who they are; 'off': nobody, the network is yours alone.  [loopback]",
+    "Whether clients say who they are; 'off': nobody, the network is yours alone.  [loopback]",
+    AuthenticationMode,
 )
-@click.option("--pool", metavar="NAME", help="Pool of topics that this group may hold.")
-@click.option("--rack", metavar="NAME", help="Where the machine is, for consumers near it.")
-@click.option(
-    "--archive-at", metavar="HH:MM", help="Local time of the daily run of the archive.  [02:00]"
-)
-@click.option(
+@option("--pool NAME", "Pool of topics that this group may hold.")
+@option("--rack NAME", "Where the machine is, for consumers near it.")
+@option("--archive-at HH:MM", "Local time of the daily run of the archive.  [02:00]")
+@flag(
     "--accept-data-loss",
-    is_flag=True,
+    "Lead the group although its data directory was another one, which is lost.",
     default=None,
-    help="Lead the group although its data directory was another one, which is lost.",
 )
-@click.option(
+@flag(
     "--adopt-archives",
-    is_flag=True,
+    "Own the archives at URLs of the data directory that this one is a copy of.",
     default=None,
-    help="Own the archives at URLs of the data directory that this one is a copy of.",
 )
-@click.option("--die-with", type=int, hidden=True, help="End when the parent of this id ends.")
+@option("--die-with", "End when the parent of this id ends.", int, hidden=True)
 @command_options
 def broker(
     invocation: Invocation,

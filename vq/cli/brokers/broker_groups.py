@@ -7,7 +7,7 @@ import click
 
 from vq.cli.base.completion import broker_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.options import Invocation, command_options, no_effect, yes_option
+from vq.cli.base.options import Invocation, command_options, flag, no_effect, yes_option
 
 if TYPE_CHECKING:
     from vq.operations.brokers.draining import DrainedGroup
@@ -32,8 +32,8 @@ _NAME = click.argument("name", metavar="GROUP/NODE|GROUP", shell_complete=broker
 
 @click.command()
 @_NAME
-@click.option("--undo", is_flag=True, help="The same as `vq broker undrain`.")
-@click.option("--move", is_flag=True, help="Move the open partitions of the group elsewhere.")
+@flag("--undo", "The same as `vq broker undrain`.")
+@flag("--move", "Move the open partitions of the group elsewhere.")
 @yes_option
 @shows(_DRAINED)
 @command_options
@@ -76,10 +76,9 @@ def undrain(invocation: Invocation, name: str) -> None:
 
 @click.command()
 @_NAME
-@click.option(
+@flag(
     "--accept-data-loss",
-    is_flag=True,
-    help="The disk of the group is lost for good: give up the messages that only it had.",
+    "The disk of the group is lost for good: give up the messages that only it had.",
 )
 @yes_option
 @shows(

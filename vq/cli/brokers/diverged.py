@@ -8,7 +8,7 @@ import click
 from vq.cli.base import text
 from vq.cli.base.errors import CommandFailed
 from vq.cli.base.json_schema import Shape, having, shows, some
-from vq.cli.base.options import Invocation, command_options, yes_option
+from vq.cli.base.options import Invocation, command_options, flag, yes_option
 from vq.client.cluster import ClusterClient
 from vq.operations.base.sizes import bytes_text
 from vq.operations.brokers import diverged as admin
@@ -23,7 +23,7 @@ _CUT_FILE: Final = Shape(
 
 @click.command()
 @click.argument("file", required=False)
-@click.option("--delete", is_flag=True, help="Delete FILE: its messages are gone for good.")
+@flag("--delete", "Delete FILE: its messages are gone for good.")
 @yes_option
 @shows(some(_CUT_FILE), delete=having(_CUT_FILE, done=bool))
 @command_options

@@ -8,7 +8,7 @@ import click
 
 from vq.cli.base.completion import broker_group_names
 from vq.cli.base.json_schema import Shape, record, shows
-from vq.cli.base.options import Invocation, WholeNumber, command_options, yes_option
+from vq.cli.base.options import Invocation, WholeNumber, command_options, option, yes_option
 from vq.client.cluster import ClusterClient
 from vq.coordination.brokers.secret import replace_secret
 from vq.operations.brokers.epochs import raise_epoch
@@ -17,13 +17,11 @@ from vq.operations.brokers.unclean import Unclean, elect_uncleanly, plan_unclean
 
 @click.command(name="raise-epoch")
 @click.argument("group", shell_complete=broker_group_names)
-@click.option(
-    "--to",
-    "epoch",
-    type=WholeNumber(min=1),
+@option(
+    "--to EPOCH as epoch",
+    "At least what the data directories of the group have acted in.",
+    WholeNumber(min=1),
     required=True,
-    metavar="EPOCH",
-    help="At least what the data directories of the group have acted in.",
 )
 @yes_option
 @shows(record(done=bool, group=str, before=int, epoch=int))
@@ -44,13 +42,10 @@ def raise_epoch_command(invocation: Invocation, group: str, *, epoch: int, yes: 
 
 @click.command()
 @click.argument("group", shell_complete=broker_group_names)
-@click.option("--node", required=True, metavar="NODE", help="The node that is to lead.")
-@click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    metavar="NAME",
-    help="A topic on the group; give each of them. Without one, the command names them.",
+@option("--node NODE", "The node that is to lead.", required=True)
+@option(
+    "--topic NAME ... as topics",
+    "A topic on the group; give each of them. Without one, the command names them.",
 )
 @yes_option
 @shows(record(done=bool, **Shape(Unclean).fields))

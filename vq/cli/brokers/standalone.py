@@ -26,6 +26,8 @@ from vq.cli.base.options import (
     WholeNumber,
     command_options,
     directory,
+    flag,
+    option,
     plaintext_option,
 )
 from vq.devtools.processes import BrokerChild, BrokerSpec, ConsoleChild
@@ -196,62 +198,46 @@ class StandaloneCluster:
 
 
 @click.command()
-@click.option(
-    "--brokers",
-    type=WholeNumber(1, BROKERS_MAX),
+@option(
+    "--brokers N",
+    "Broker groups, b1 to bN; one broker process uses one core.",
+    WholeNumber(1, BROKERS_MAX),
     default=1,
-    show_default=True,
-    metavar="N",
-    help="Broker groups, b1 to bN; one broker process uses one core.",
 )
-@click.option(
-    "--replicas",
-    type=WholeNumber(1, REPLICAS_MAX),
+@option(
+    "--replicas N",
+    "Nodes of each group, n1 to nN: one leads, the others copy its logs and take over.",
+    WholeNumber(1, REPLICAS_MAX),
     default=1,
-    show_default=True,
-    metavar="N",
-    help="Nodes of each group, n1 to nN: one leads, the others copy its logs and take over.",
 )
-@click.option(
-    "--data",
-    type=directory,
-    default=Path("vq-data"),
-    show_default=True,
-    help="Where everything is kept; used again next time.",
+@option(
+    "--data", "Where everything is kept; used again next time.", directory, default=Path("vq-data")
 )
-@click.option(
-    "--host",
+@option(
+    "--host ADDRESS",
+    "Address of this machine where all of it listens, and which clients are told.",
     default=LOOPBACK,
-    show_default=True,
-    metavar="ADDRESS",
-    help="Address of this machine where all of it listens, and which clients are told.",
 )
-@click.option(
-    "--port",
-    type=WholeNumber(0, 65535),
-    metavar="N",
+@option(
+    "--port N",
+    "Port of the first broker, the others follow; 0 takes free ones.",
+    WholeNumber(0, 65535),
     default=8123,
-    show_default=True,
-    help="Port of the first broker, the others follow; 0 takes free ones.",
 )
-@click.option(
-    "--zookeeper-port",
-    type=WholeNumber(0, 65535),
-    metavar="N",
+@option(
+    "--zookeeper-port N",
+    "Port of ZooKeeper; 0 takes a free one.",
+    WholeNumber(0, 65535),
     default=2181,
-    show_default=True,
-    help="Port of ZooKeeper; 0 takes a free one.",
 )
-@click.option(
-    "--console-port",
-    type=WholeNumber(0, 65535),
-    metavar="N",
+@option(
+    "--console-port N",
+    "Port of the web console; 0 takes a free one.",
+    WholeNumber(0, 65535),
     default=CONSOLE_PORT,
-    show_default=True,
-    help="Port of the web console; 0 takes a free one.",
 )
 @plaintext_option
-@click.option("--no-console", is_flag=True, help="Run no web console.")
+@flag("--no-console", "Run no web console.")
 @shows(
     record(
         zookeeper=str,

@@ -11,7 +11,15 @@ import click
 from vq.cli.base.completion import broker_group_names, topic_names
 from vq.cli.base.errors import CommandFailed
 from vq.cli.base.json_schema import Shape, having, mapping, maybe, record, shows, some
-from vq.cli.base.options import Commands, Invocation, Seconds, WholeNumber, command_options
+from vq.cli.base.options import (
+    Commands,
+    Invocation,
+    Seconds,
+    WholeNumber,
+    command_options,
+    flag,
+    option,
+)
 from vq.cli.cluster.balance_runs import (
     PLAN_FILE,
     apply,
@@ -116,28 +124,24 @@ def balance() -> None:
 
 # load ---------------------------------------------------------------------------------------------
 @balance.command()
-@click.option("--topics", "by", flag_value="topics", help="Measure, and show each topic.")
-@click.option("--partitions", "by", flag_value="partitions", help="Measure, and show partitions.")
-@click.option(
-    "--topic",
-    "names",
-    multiple=True,
-    metavar="NAME",
+@flag("--topics as by", "Measure, and show each topic.", flag_value="topics")
+@flag("--partitions as by", "Measure, and show partitions.", flag_value="partitions")
+@option(
+    "--topic NAME ... as names",
+    "Measure only this topic; may be given several times.",
     shell_complete=topic_names,
-    help="Measure only this topic; may be given several times.",
 )
-@click.option(
-    "--top",
-    type=WholeNumber(min=1, max=1_000_000),
+@option(
+    "--top N",
+    "Show the N that get most bytes.  [20]",
+    WholeNumber(min=1, max=1_000_000),
     default=20,
-    metavar="N",
-    help="Show the N that get most bytes.  [20]",
 )
-@click.option(
+@option(
     "--seconds",
-    type=Seconds(min=measuring.WINDOW_S_MIN, max=measuring.WINDOW_S_MAX),
+    "How long to measure topics and partitions.  [5]",
+    Seconds(min=measuring.WINDOW_S_MIN, max=measuring.WINDOW_S_MAX),
     default=measuring.WINDOW_S_DEFAULT,
-    help="How long to measure topics and partitions.  [5]",
 )
 @shows(some(_GROUP), topics=some(_TOPIC), partitions=some(_PARTITION))
 @command_options
@@ -248,100 +252,75 @@ def _show_loads(invocation: Invocation, rows: list[dict[str, Any]], by: str) -> 
 
 # plan ---------------------------------------------------------------------------------------------
 @balance.command()
-@click.option(
-    "--goal",
-    "soft",
-    type=click.Choice([str(each) for each in LoadGoal]),
-    multiple=True,
-    help="A soft goal, the most important one first; may be given several times.  [all]",
+@option(
+    "--goal ... as soft",
+    "A soft goal, the most important one first; may be given several times.  [all]",
+    LoadGoal,
 )
-@click.option(
+@option(
     "--skew",
-    type=Seconds(min=1, max=goal_bounds.SKEW_MAX),
+    "The most that a group may have, as a multiple of the mean of its pool.  [1.1]",
+    Seconds(min=1, max=goal_bounds.SKEW_MAX),
     default=1.1,
-    help="The most that a group may have, as a multiple of the mean of its pool.  [1.1]",
 )
-@click.option(
-    "--max-moves",
-    type=WholeNumber(min=0, max=goal_bounds.PLAN_MOVES_MAX),
+@option(
+    "--max-moves N",
+    "The plan has at most N moves.  [1000]",
+    WholeNumber(min=0, max=goal_bounds.PLAN_MOVES_MAX),
     default=1_000,
-    metavar="N",
-    help="The plan has at most N moves.  [1000]",
 )
-@click.option(
-    "--exclude-group",
-    "exclude_groups",
-    multiple=True,
-    metavar="GROUP",
+@option(
+    "--exclude-group GROUP ... as exclude_groups",
+    "Move nothing to or from it; may be given several times.",
     shell_complete=broker_group_names,
-    help="Move nothing to or from it; may be given several times.",
 )
-@click.option(
-    "--exclude-topic",
-    "exclude_topics",
-    multiple=True,
-    metavar="NAME",
+@option(
+    "--exclude-topic NAME ... as exclude_topics",
+    "Leave its partitions where they are; may be given several times.",
     shell_complete=topic_names,
-    help="Leave its partitions where they are; may be given several times.",
 )
-@click.option(
-    "--isolate",
-    "pools",
-    multiple=True,
-    metavar="TOPIC=POOL",
-    help="Give a topic to the groups of a pool; may be given several times.",
+@option(
+    "--isolate TOPIC=POOL ... as pools",
+    "Give a topic to the groups of a pool; may be given several times.",
 )
-@click.option(
-    "--require",
-    "labels",
-    multiple=True,
-    metavar="[TOPIC:]LABEL=VALUE",
-    help="Only groups with this label hold partitions, or those of a topic.",
+@option(
+    "--require [TOPIC:]LABEL=VALUE ... as labels",
+    "Only groups with this label hold partitions, or those of a topic.",
 )
-@click.option(
-    "--racks",
-    "racks_min",
-    type=WholeNumber(min=0, max=100),
+@option(
+    "--racks N as racks_min",
+    "Only groups whose nodes are in at least N racks.  [0]",
+    WholeNumber(min=0, max=100),
     default=0,
-    metavar="N",
-    help="Only groups whose nodes are in at least N racks.  [0]",
 )
-@click.option(
+@option(
     "--room-hours",
-    type=Seconds(min=0, max=10_000),
+    "A disk must have room for what comes in so many hours.  [24]",
+    Seconds(min=0, max=10_000),
     default=24.0,
-    help="A disk must have room for what comes in so many hours.  [24]",
 )
-@click.option(
-    "--disk-used",
-    "disk_used_max",
-    type=Seconds(min=0.01, max=1),
+@option(
+    "--disk-used as disk_used_max",
+    "And not be fuller then than this share.  [0.85]",
+    Seconds(min=0.01, max=1),
     default=0.85,
-    help="And not be fuller then than this share.  [0.85]",
 )
-@click.option(
+@option(
     "--seconds",
-    type=Seconds(min=measuring.WINDOW_S_MIN, max=measuring.WINDOW_S_MAX),
+    "How long to measure.  [5]",
+    Seconds(min=measuring.WINDOW_S_MIN, max=measuring.WINDOW_S_MAX),
     default=measuring.WINDOW_S_DEFAULT,
-    help="How long to measure.  [5]",
 )
-@click.option(
-    "--move",
-    "moves",
-    multiple=True,
-    metavar="TOPIC-PARTITION=GROUP",
-    help="Judge this move in place of proposing some; may be given several times.",
+@option(
+    "--move TOPIC-PARTITION=GROUP ... as moves",
+    "Judge this move in place of proposing some; may be given several times.",
 )
-@click.option(
-    "--from",
-    "source",
-    type=PLAN_FILE,
-    metavar="FILE",
-    help="Judge the moves in the JSON of `vq report capacity`, `vq topic move` or a plan.",
+@option(
+    "--from FILE as source",
+    "Judge the moves in the JSON of `vq report capacity`, `vq topic move` or a plan.",
+    PLAN_FILE,
 )
-@click.option(
-    "--save", type=_NEW_FILE, metavar="FILE", help="Write the plan for `vq balance apply`."
-)
+@option("--save FILE", "Write the plan for `vq balance apply`.", _NEW_FILE)
 @shows(_PLAN)
 @command_options
 def plan(

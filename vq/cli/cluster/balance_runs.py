@@ -9,7 +9,7 @@ import click
 
 from vq.cli.base.errors import CommandFailed
 from vq.cli.base.json_schema import Shape, maybe, record, shows, some
-from vq.cli.base.options import Invocation, Seconds, WholeNumber, command_options
+from vq.cli.base.options import Invocation, Seconds, WholeNumber, command_options, flag, option
 from vq.cli.base.options import yes_option as with_yes
 from vq.cli.base.text import utc
 from vq.errors import InvalidArgument
@@ -54,20 +54,17 @@ def document_in(file: Path) -> Any:
 
 @click.command()
 @click.argument("file", type=PLAN_FILE)
-@click.option(
-    "--at-a-time",
-    type=WholeNumber(min=1, max=applying.AT_A_TIME_MAX),
+@option(
+    "--at-a-time N",
+    "Move N partitions at a time.  [1]",
+    WholeNumber(min=1, max=applying.AT_A_TIME_MAX),
     default=1,
-    metavar="N",
-    help="Move N partitions at a time.  [1]",
 )
-@click.option(
-    "--pause",
-    "pause_s",
-    type=Seconds(min=0, max=applying.PAUSE_S_MAX),
+@option(
+    "--pause SECONDS as pause_s",
+    "Wait so long after each move.  [0]",
+    Seconds(min=0, max=applying.PAUSE_S_MAX),
     default=0.0,
-    metavar="SECONDS",
-    help="Wait so long after each move.  [0]",
 )
 @with_yes
 @shows(record(done=bool, changes=_CHANGES, run=maybe(_RUN)))
@@ -151,11 +148,11 @@ def resume(invocation: Invocation, plan_id: str | None, yes: bool) -> None:
 
 @click.command()
 @click.argument("plan_id", metavar="[PLAN]", required=False)
-@click.option(
+@option(
     "--timeout",
-    type=Seconds(min=0, max=3_600),
+    "Wait so long for moves that have begun.  [60]",
+    Seconds(min=0, max=3_600),
     default=60.0,
-    help="Wait so long for moves that have begun.  [60]",
 )
 @shows(_RUN)
 @command_options
@@ -176,7 +173,7 @@ def cancel(invocation: Invocation, plan_id: str | None, timeout: float) -> None:
 
 @click.command()
 @click.argument("plan_id", metavar="[PLAN]", required=False)
-@click.option("--all", "show_all", is_flag=True, help="Show the last ten plans, without moves.")
+@flag("--all as show_all", "Show the last ten plans, without moves.")
 @shows(_RUN, all=some(_RUN))
 @command_options
 def progress(invocation: Invocation, plan_id: str | None, show_all: bool) -> None:

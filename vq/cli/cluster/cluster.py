@@ -10,7 +10,7 @@ from vq import limits
 from vq.cli.base.completion import broker_group_names
 from vq.cli.base.errors import CommandFailed
 from vq.cli.base.json_schema import Shape, as_text, having, maybe, record, shows, some
-from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options
+from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, option
 from vq.cli.base.output import Output
 from vq.cli.brokers.diverged import diverged
 from vq.cli.brokers.last_resorts import raise_epoch_command, replace_secret_command, unclean
@@ -181,7 +181,7 @@ def _lag_text(row: dict[str, Any]) -> str | None:
 
 @cluster.command()
 @click.argument("group", shell_complete=broker_group_names)
-@click.option("--to", "node", metavar="NODE", default="", help="The new master.  [any in sync]")
+@option("--to NODE as node", "The new master.  [any in sync]", default="")
 @shows(record(group=str, source=str, target=str, epoch=int))
 @command_options
 def switch(invocation: Invocation, group: str, node: str) -> None:
@@ -199,16 +199,11 @@ def switch(invocation: Invocation, group: str, node: str) -> None:
 
 
 @cluster.command()
-@click.option(
-    "--auto-create",
-    type=click.Choice(["on", "off"]),
-    help="Whether producers may create topics that are missing.",
-)
-@click.option(
-    "--delete-grace-hours",
-    type=WholeNumber(min=0, max=DELETE_GRACE_HOURS_MAX),
-    metavar="HOURS",
-    help="How long a topic can be brought back that is deleted from now on; 0: not at all.",
+@option("--auto-create", "Whether producers may create topics that are missing.", ["on", "off"])
+@option(
+    "--delete-grace-hours HOURS",
+    "How long a topic can be brought back that is deleted from now on; 0: not at all.",
+    WholeNumber(min=0, max=DELETE_GRACE_HOURS_MAX),
 )
 @topic_options(partitions_max=limits.AUTO_CREATE_PARTITIONS_MAX, defaults=False)
 @shows(record(delete_grace_s=int, auto_create=bool, partitions=int, **SETTINGS.fields))

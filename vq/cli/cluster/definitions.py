@@ -10,7 +10,7 @@ import click
 from vq.cli.base.errors import CommandFailed
 from vq.cli.base.json_schema import Shape, record, shows, some
 from vq.cli.base.new_file import check_new, write_new
-from vq.cli.base.options import Invocation, command_options, yes_option
+from vq.cli.base.options import Invocation, command_options, flag, yes_option
 from vq.client.cluster import ClusterClient
 from vq.errors import InvalidArgument
 from vq.operations.cluster.definition_file import (
@@ -32,9 +32,7 @@ _STEP: Final = Shape(DefinitionStep, "kind name action changes why_not?")
 
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option(
-    "--offsets", is_flag=True, help="Groups with their committed offsets, of this cluster only."
-)
+@flag("--offsets", "Groups with their committed offsets, of this cluster only.")
 @shows(record(file=str, bytes=int, broker_groups=int, topics=int, groups=int))
 @command_options
 def export(invocation: Invocation, file: Path, offsets: bool) -> None:
@@ -68,8 +66,8 @@ def export(invocation: Invocation, file: Path, offsets: bool) -> None:
 
 @click.command(name="import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--prune", is_flag=True, help="Delete topics and groups that are not in FILE.")
-@click.option("--offsets", is_flag=True, help="Groups that are made get the offsets that FILE has.")
+@flag("--prune", "Delete topics and groups that are not in FILE.")
+@flag("--offsets", "Groups that are made get the offsets that FILE has.")
 @yes_option
 @shows(record(done=bool, made=int, changed=int, left=int, deleted=int, steps=some(_STEP)))
 @command_options

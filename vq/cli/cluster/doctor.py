@@ -12,7 +12,7 @@ import click
 from vq.broker.base.config import BrokerConfig
 from vq.cli.base.errors import CommandFailed
 from vq.cli.base.json_schema import Shape, shows, some
-from vq.cli.base.options import Invocation, command_options, directory
+from vq.cli.base.options import Invocation, command_options, directory, flag, option
 from vq.cli.base.settings import build, is_given
 from vq.client.config import MessageFactoryConfig
 from vq.devtools.processes import ask_status
@@ -38,18 +38,11 @@ _FINDING: Final = Shape(Finding, "check level detail remedy?")
 
 
 @click.command()
-@click.option(
-    "--data",
-    type=directory,
-    help="Data directory of a broker here.  [that of the settings, else .]",
-)
-@click.option("--local", is_flag=True, help="Only this machine, not the cluster.")
-@click.option(
-    "--database",
-    "databases",
-    multiple=True,
-    metavar="URL",
-    help="Also a database that takes part in transactions, as `vq tx recover` takes it.",
+@option("--data", "Data directory of a broker here.  [that of the settings, else .]", directory)
+@flag("--local", "Only this machine, not the cluster.")
+@option(
+    "--database URL ... as databases",
+    "Also a database that takes part in transactions, as `vq tx recover` takes it.",
 )
 @shows(some(_FINDING))
 @command_options

@@ -10,7 +10,7 @@ import click
 from vq.cli.base.errors import CommandFailed
 from vq.cli.base.json_schema import Shape, maybe, record, shows, some
 from vq.cli.base.new_file import check_new, write_new
-from vq.cli.base.options import Commands, Invocation, command_options, yes_option
+from vq.cli.base.options import Commands, Invocation, command_options, flag, option, yes_option
 from vq.cli.base.output import Output
 from vq.cli.base.text import in_seconds, utc
 from vq.client.cluster import ClusterClient
@@ -91,10 +91,10 @@ _REPAIRED: Final = Shape(
 
 
 @zk.command()
-@click.option(
+@option(
     "--backup",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Export the tree into this new file before.  [vq-tree-CLUSTER-TIME.jsonl]",
+    "Export the tree into this new file before.  [vq-tree-CLUSTER-TIME.jsonl]",
+    click.Path(dir_okay=False, path_type=Path),
 )
 @yes_option
 @shows(record(done=bool, backup=maybe(str), repairs=some(_REPAIRED)))
@@ -142,26 +142,16 @@ def repair(invocation: Invocation, backup: Path | None, yes: bool) -> None:
 
 
 @zk.command()
-@click.option(
-    "--operators",
-    type=SECRET_FILE,
-    multiple=True,
-    help="File with name:password of operators, who may do everything.",
+@option(
+    "--operators ...", "File with name:password of operators, who may do everything.", SECRET_FILE
 )
-@click.option(
-    "--brokers",
-    type=SECRET_FILE,
-    multiple=True,
-    help="File with name:password of brokers.",
-)
-@click.option(
-    "--clients",
-    metavar="FILE[=GROUPS]",
-    multiple=True,
-    help="File with name:password of producers and consumers, and the groups whose nodes they may "
+@option("--brokers ...", "File with name:password of brokers.", SECRET_FILE)
+@option(
+    "--clients FILE[=GROUPS] ...",
+    "File with name:password of producers and consumers, and the groups whose nodes they may "
     "write: names and patterns, separated by commas.  [*]",
 )
-@click.option("--undo", is_flag=True, help="Let anybody do anything again.")
+@flag("--undo", "Let anybody do anything again.")
 @yes_option
 @shows(
     record(
@@ -296,12 +286,8 @@ def _acl_text(acl: Acl) -> str:
 
 @zk.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--below", metavar="PATH", default="", help="Only this node, and what lies below it.")
-@click.option(
-    "--with-secrets",
-    is_flag=True,
-    help="With the secret of the cluster: whoever has the file can act as a broker.",
-)
+@option("--below PATH", "Only this node, and what lies below it.", default="")
+@flag("--with-secrets", "With the secret of the cluster: whoever has the file can act as a broker.")
 @shows(record(file=str, nodes=int, bytes=int))
 @command_options
 def export(invocation: Invocation, file: Path, below: str, with_secrets: bool) -> None:
@@ -324,9 +310,9 @@ def export(invocation: Invocation, file: Path, below: str, with_secrets: bool) -
 
 @zk.command(name="import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--below", metavar="PATH", default="", help="Only this node, and what lies below it.")
-@click.option("--replace", is_flag=True, help="Change nodes that have another value than in FILE.")
-@click.option("--prune", is_flag=True, help="Delete nodes that are not in FILE.")
+@option("--below PATH", "Only this node, and what lies below it.", default="")
+@flag("--replace", "Change nodes that have another value than in FILE.")
+@flag("--prune", "Delete nodes that are not in FILE.")
 @yes_option
 @shows(
     record(

@@ -15,7 +15,9 @@ from vq.cli.base.options import (
     Invocation,
     WholeNumber,
     command_options,
+    flag,
     https_options,
+    option,
     yes_option,
 )
 from vq.cli.base.settings import build
@@ -42,57 +44,35 @@ def _needs_packages() -> None:
         raise NoConsole(missing)
 
 
-_database = click.option(
-    "--database",
-    metavar="URL",
-    help="What the console remembers: sqlite:///FILE, postgresql://…, mariadb://… or mysql://….  "
+_database = option(
+    "--database URL",
+    "What the console remembers: sqlite:///FILE, postgresql://…, mariadb://… or mysql://….  "
     "[sqlite:///vq-console.db]",
 )
 
 
 @click.group(cls=Commands, invoke_without_command=True)
-@click.option("--host", metavar="ADDRESS", help="Where to listen.  [127.0.0.1]")
-@click.option(
-    "--port",
-    type=WholeNumber(0, 65535),
-    metavar="N",
-    help="Port to listen on; 0 takes a free one.  [8120]",
-)
+@option("--host ADDRESS", "Where to listen.  [127.0.0.1]")
+@option("--port N", "Port to listen on; 0 takes a free one.  [8120]", WholeNumber(0, 65535))
 @_database
-@click.option(
-    "--public-url",
-    metavar="URL",
-    help="What browsers call the console, if a proxy is between.",
-)
-@click.option(
-    "--trusted-proxy",
-    "trusted_proxies",
-    multiple=True,
-    metavar="ADDRESS|NETWORK",
-    help="A proxy that is believed when it says for whom it asks; may be given several times.  "
+@option("--public-url URL", "What browsers call the console, if a proxy is between.")
+@option(
+    "--trusted-proxy ADDRESS|NETWORK ... as trusted_proxies",
+    "A proxy that is believed when it says for whom it asks; may be given several times.  "
     "[with --public-url: those of this machine]",
 )
-@click.option(
-    "--open",
-    "is_open",
-    is_flag=True,
-    help="Let everybody on this machine act, until there is an account.",
-)
-@click.option(
-    "--probe/--no-probe",
-    "probe",
-    default=None,
-    help="Send a message a second through each broker group, read it back, and show latency and "
+@flag("--open as is_open", "Let everybody on this machine act, until there is an account.")
+@option(
+    "--probe/--no-probe as probe",
+    "Send a message a second through each broker group, read it back, and show latency and "
     "loss.  [no-probe]",
+    default=None,
 )
-@click.option(
-    "--also",
-    "others",
-    multiple=True,
-    metavar="NAME=HOST:PORT[,…][/CLUSTER]",
-    help="Show another cluster, too; may be given several times.",
+@option(
+    "--also NAME=HOST:PORT[,…][/CLUSTER] ... as others",
+    "Show another cluster, too; may be given several times.",
 )
-@click.option("--die-with", type=int, hidden=True, help="End when the parent of this id ends.")
+@option("--die-with", "End when the parent of this id ends.", int, hidden=True)
 @shows(record(console=str))
 @https_options
 @command_options
@@ -297,8 +277,8 @@ def list_(invocation: Invocation, database: str | None) -> None:
 
 @account.command()
 @click.argument("name")
-@click.option("--role", type=click.Choice(ROLES), default="viewer", show_default=True)
-@click.option("--no-password", is_flag=True, help="It logs in with a provider of identities only.")
+@option("--role", kind=ROLES, default="viewer")
+@flag("--no-password", "It logs in with a provider of identities only.")
 @_database
 @shows(_CHANGED)
 @command_options
@@ -321,9 +301,9 @@ def add(
 
 @account.command()
 @click.argument("name")
-@click.option("--role", type=click.Choice(ROLES), help="What it may do from now on.")
-@click.option("--password", is_flag=True, help="Give it a new password.")
-@click.option("--disable/--enable", default=None, help="Whether it may log in.")
+@option("--role", "What it may do from now on.", ROLES)
+@flag("--password", "Give it a new password.")
+@option("--disable/--enable", "Whether it may log in.", default=None)
 @_database
 @shows(_CHANGED)
 @command_options
@@ -395,7 +375,7 @@ _TOKEN = record(
 
 
 @token.command(name="list")
-@click.option("--account", metavar="NAME", help="Only those of this account.")
+@option("--account NAME", "Only those of this account.")
 @_database
 @shows(some(_TOKEN))
 @command_options
@@ -424,15 +404,8 @@ def list_tokens(invocation: Invocation, account: str | None, database: str | Non
 @token.command(name="add")
 @click.argument("account")
 @click.argument("name")
-@click.option("--role", type=click.Choice(ROLES), default="viewer", show_default=True)
-@click.option(
-    "--days",
-    type=WholeNumber(1),
-    default=90,
-    show_default=True,
-    metavar="N",
-    help="It ends after so many days, 366 at most.",
-)
+@option("--role", kind=ROLES, default="viewer")
+@option("--days N", "It ends after so many days, 366 at most.", WholeNumber(1), default=90)
 @_database
 @shows(record(account=str, name=str, token=str))
 @command_options
@@ -493,11 +466,10 @@ def history() -> None:
 
 @history.command()
 @click.argument("file", type=click.Path(dir_okay=False, writable=True, path_type=Path))
-@click.option(
-    "--series",
-    metavar="BEGIN",
+@option(
+    "--series BEGIN",
+    "Only series whose names begin so, such as 'disk_used b1/'.  [all]",
     default="",
-    help="Only series whose names begin so, such as 'disk_used b1/'.  [all]",
 )
 @_database
 @shows(record(done=bool, file=str, samples=int))

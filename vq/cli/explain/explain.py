@@ -8,7 +8,15 @@ import click
 
 from vq.cli.base.completion import broker_names, group_names, topic_names
 from vq.cli.base.json_schema import Shape, having, shows, some
-from vq.cli.base.options import Commands, Invocation, Size, WholeNumber, command_options, no_effect
+from vq.cli.base.options import (
+    Commands,
+    Invocation,
+    Size,
+    WholeNumber,
+    command_options,
+    no_effect,
+    option,
+)
 from vq.cli.base.output import Output
 from vq.cli.messages.lines import KEY_TYPES, key_of
 from vq.model import Key
@@ -68,8 +76,8 @@ class MessageParam(click.ParamType[Any]):
         return {"id": int(value)}
 
 
-_group_option: Final = click.option(
-    "--group", required=True, metavar="GROUP", shell_complete=group_names, help="Of consumers."
+_group_option: Final = option(
+    "--group GROUP", "Of consumers.", required=True, shell_complete=group_names
 )
 
 
@@ -96,12 +104,11 @@ def partition(invocation: Invocation, place: tuple[str, int], group: str) -> Non
 @explain.command()
 @click.argument("topic", shell_complete=topic_names)
 @click.argument("key")
-@click.option(
+@option(
     "--key-type",
-    type=click.Choice(KEY_TYPES),
+    "What the key is: text, an integer, or bytes as hexadecimal digits.",
+    KEY_TYPES,
     default=KEY_TYPES[0],
-    show_default=True,
-    help="What the key is: text, an integer, or bytes as hexadecimal digits.",
 )
 @shows(ANSWER)
 @command_options
@@ -166,18 +173,16 @@ def disk(invocation: Invocation, name: str) -> None:
 
 @explain.command()
 @click.argument("topic", shell_complete=topic_names)
-@click.option("--key", metavar="TEXT", help="Of the message: only its partition is looked at.")
-@click.option(
+@option("--key TEXT", "Of the message: only its partition is looked at.")
+@option(
     "--key-type",
-    type=click.Choice(KEY_TYPES),
-    help="What the key is: text, an integer, or bytes as hexadecimal digits.  [text]",
+    "What the key is: text, an integer, or bytes as hexadecimal digits.  [text]",
+    KEY_TYPES,
 )
-@click.option("--partition", type=WholeNumber(min=0), metavar="N", help="Look only at this one.")
-@click.option("--size", type=Size(min=0), metavar="BYTES", help="Of the content, such as 64K.")
-@click.option(
-    "--sender",
-    metavar="USER",
-    help="Whose quota is looked at: a user, or anonymous.  [the user of the command]",
+@option("--partition N", "Look only at this one.", WholeNumber(min=0))
+@option("--size BYTES", "Of the content, such as 64K.", Size(min=0))
+@option(
+    "--sender USER", "Whose quota is looked at: a user, or anonymous.  [the user of the command]"
 )
 @shows(ANSWER)
 @command_options

@@ -9,7 +9,7 @@ import click
 from vq.cli.base.completion import group_names, topic_names
 from vq.cli.base.errors import check_readable
 from vq.cli.base.json_schema import Shape, having, maybe, record, shows, some
-from vq.cli.base.options import Commands, Invocation, command_options, yes_option
+from vq.cli.base.options import Commands, Invocation, command_options, flag, option, yes_option
 from vq.cli.base.text import utc
 from vq.cli.groups.group_balance import history, plan
 from vq.cli.groups.group_failed import failed
@@ -83,11 +83,8 @@ for command in (reset, plan, history, alter, roll, create, clone, export, import
 
 # list -----------------------------------------------------------------------------------------
 @group.command(name="list")
-@click.option(
-    "--lag",
-    "with_lag",
-    is_flag=True,
-    help="Also how far each is behind over all partitions, and the worst verdict.",
+@flag(
+    "--lag as with_lag", "Also how far each is behind over all partitions, and the worst verdict."
 )
 @shows(
     some(
@@ -195,12 +192,11 @@ def topics_text(found: GroupSummary) -> str:
 # forget ---------------------------------------------------------------------------------------
 @group.command()
 @click.argument("name", shell_complete=group_names)
-@click.option(
-    "--topic",
+@option(
+    "--topic TOPIC",
+    "The topic that the group is to forget.",
     required=True,
-    metavar="TOPIC",
     shell_complete=topic_names,
-    help="The topic that the group is to forget.",
 )
 @yes_option
 @shows(record(done=bool, **_FORGETTING.fields))
@@ -277,7 +273,7 @@ def delete(invocation: Invocation, name: str, yes: bool) -> None:
 # describe -------------------------------------------------------------------------------------
 @group.command()
 @click.argument("name", shell_complete=group_names)
-@click.option("--no-count", is_flag=True, help="Leave out the lag in messages: faster.")
+@flag("--no-count", "Leave out the lag in messages: faster.")
 @shows(
     having(
         _GROUP,

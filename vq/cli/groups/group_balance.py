@@ -7,7 +7,7 @@ import click
 
 from vq.cli.base.completion import group_names, topic_names
 from vq.cli.base.json_schema import Shape, shows, some
-from vq.cli.base.options import Invocation, WholeNumber, command_options
+from vq.cli.base.options import Invocation, WholeNumber, command_options, option
 from vq.cli.base.text import utc
 from vq.coordination.groups.rebalance import STRATEGIES
 from vq.operations.groups.balance import (
@@ -21,12 +21,11 @@ from vq.operations.groups.balance import (
 
 @click.command()
 @click.argument("name", shell_complete=group_names)
-@click.option("--strategy", type=click.Choice(list(STRATEGIES)), help="With this strategy.")
-@click.option(
-    "--members",
-    type=WholeNumber(1, MEMBERS_MAX),
-    metavar="N",
-    help="With so many members; new ones are called new-1 and so on.",
+@option("--strategy", "With this strategy.", STRATEGIES)
+@option(
+    "--members N",
+    "With so many members; new ones are called new-1 and so on.",
+    WholeNumber(1, MEMBERS_MAX),
 )
 @shows(Shape(BalancePlan, "group strategy group_strategy partitions members moves"))
 @command_options
@@ -60,10 +59,8 @@ _CHANGE: Final = Shape(OwnerChange)
 
 @click.command()
 @click.argument("name", shell_complete=group_names)
-@click.option("--topic", metavar="TOPIC", shell_complete=topic_names, help="Only of this one.")
-@click.option(
-    "--partition", type=WholeNumber(min=0), metavar="N", help="Only of this one; needs --topic."
-)
+@option("--topic TOPIC", "Only of this one.", shell_complete=topic_names)
+@option("--partition N", "Only of this one; needs --topic.", WholeNumber(min=0))
 @shows(some(_CHANGE))
 @command_options
 def history(invocation: Invocation, name: str, topic: str | None, partition: int | None) -> None:

@@ -12,6 +12,7 @@ from vq.cli.base.options import (
     Invocation,
     command_options,
     ids_option,
+    option,
     yes_option,
 )
 from vq.client.failed_file import FailedMessage, directory_of
@@ -107,12 +108,11 @@ def _as_json(name: str, found: FailedMessage) -> dict[str, Any]:
 @failed.command()
 @_NAME
 @ids_option
-@click.option(
+@option(
     "--to",
-    type=click.Choice([str(each) for each in RunTo]),
+    "The members of the group, or where the messages come from.",
+    RunTo,
     default=str(RunTo.GROUP),
-    show_default=True,
-    help="The members of the group, or where the messages come from.",
 )
 @yes_option
 @shows(

@@ -11,7 +11,7 @@ import click
 from vq.cli.base.completion import group_names
 from vq.cli.base.json_schema import Shape, record, shows
 from vq.cli.base.moments import Moment
-from vq.cli.base.options import Invocation, WholeNumber, command_options, yes_option
+from vq.cli.base.options import Invocation, WholeNumber, command_options, flag, option, yes_option
 from vq.cli.groups.group_reset import COLUMNS, RESET, target_of
 from vq.cli.groups.group_terms import (
     TERMS,
@@ -58,32 +58,26 @@ _EXPORT: Final = Shape(
 
 @click.command()
 @click.argument("name", shell_complete=group_names)
-@click.option(
-    "--topic",
-    "filters",
-    type=TopicFilter(),
-    multiple=True,
-    required=True,
-    metavar="TOPIC[=FILTER]",
-    help="What it reads, such as 'orders=paid || sent', or 'orders.*' for all topics whose names "
+@option(
+    "--topic TOPIC[=FILTER] ... as filters",
+    "What it reads, such as 'orders=paid || sent', or 'orders.*' for all topics whose names "
     "match; may repeat.",
+    TopicFilter(),
+    required=True,
 )
-@click.option("--to-earliest", is_flag=True, help="It begins at the oldest message kept.")
-@click.option("--to-latest", is_flag=True, help="It begins at the end.")
-@click.option(
+@flag("--to-earliest", "It begins at the oldest message kept.")
+@flag("--to-latest", "It begins at the end.")
+@option(
     "--to-time",
-    type=Moment(),
-    help="It begins at the first message stored at or after this time, or so long ago.",
+    "It begins at the first message stored at or after this time, or so long ago.",
+    Moment(),
 )
-@click.option(
-    "--offset", type=WholeNumber(min=0), help="It begins at this offset, of one partition."
-)
-@click.option(
+@option("--offset", "It begins at this offset, of one partition.", WholeNumber(min=0))
+@option(
     "--start",
-    type=click.Choice(["earliest", "latest"]),
+    "Where it begins in partitions that come later.",
+    ["earliest", "latest"],
     default="earliest",
-    show_default=True,
-    help="Where it begins in partitions that come later.",
 )
 @model_option
 @terms_options
@@ -162,7 +156,7 @@ def export(invocation: Invocation, name: str) -> None:
 @click.command(name="import")
 @click.argument("name", shell_complete=group_names)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--fence", is_flag=True, help="Also while members are alive; see `vq group reset`.")
+@flag("--fence", "Also while members are alive; see `vq group reset`.")
 @yes_option
 @shows(_MADE)
 @command_options

@@ -12,6 +12,8 @@ from vq.cli.base.options import (
     Invocation,
     WholeNumber,
     command_options,
+    flag,
+    option,
     partitions_option,
     yes_option,
 )
@@ -31,40 +33,26 @@ COLUMNS = "topic partition from to skips repeats"
 
 @click.command()
 @click.argument("name", shell_complete=group_names)
-@click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    metavar="TOPIC",
-    shell_complete=topic_names,
-    help="Only this one; repeatable.",
-)
+@option("--topic TOPIC ... as topics", "Only this one; repeatable.", shell_complete=topic_names)
 @partitions_option("Only this one; may repeat.")
-@click.option("--stopped", is_flag=True, help="Only where the group was stopped.")
-@click.option("--to-earliest", is_flag=True, help="To the oldest message kept.")
-@click.option("--to-latest", is_flag=True, help="To the end; what is there now is skipped.")
-@click.option("--to-log-end", is_flag=True, help="The same as --to-latest.")
-@click.option(
+@flag("--stopped", "Only where the group was stopped.")
+@flag("--to-earliest", "To the oldest message kept.")
+@flag("--to-latest", "To the end; what is there now is skipped.")
+@flag("--to-log-end", "The same as --to-latest.")
+@option(
     "--to-time",
-    type=Moment(),
-    help="To the first message stored at or after this time, or so long ago, such as 90m.",
+    "To the first message stored at or after this time, or so long ago, such as 90m.",
+    Moment(),
 )
-@click.option("--to-committed", is_flag=True, help="To where it is: a stopped group goes on.")
-@click.option(
-    "--past-damage",
-    is_flag=True,
-    help="Behind messages that cannot be read, where the group stands at them.",
+@flag("--to-committed", "To where it is: a stopped group goes on.")
+@flag("--past-damage", "Behind messages that cannot be read, where the group stands at them.")
+@option("--offset", "To this offset, of one topic and partition.", WholeNumber(min=0))
+@option(
+    "--shift N",
+    "N messages further in each partition; with -N, back.",
+    WholeNumber(-COUNT_MAX, COUNT_MAX),
 )
-@click.option(
-    "--offset", type=WholeNumber(min=0), help="To this offset, of one topic and partition."
-)
-@click.option(
-    "--shift",
-    type=WholeNumber(-COUNT_MAX, COUNT_MAX),
-    metavar="N",
-    help="N messages further in each partition; with -N, back.",
-)
-@click.option("--fence", is_flag=True, help="Also while members are alive; see above.")
+@flag("--fence", "Also while members are alive; see above.")
 @yes_option
 @shows(record(done=bool, group=str, partitions=some(RESET)))
 @command_options

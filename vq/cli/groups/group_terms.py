@@ -7,7 +7,15 @@ import click
 
 from vq.cli.base.completion import group_names
 from vq.cli.base.json_schema import Shape, record, shows
-from vq.cli.base.options import Invocation, Seconds, WholeNumber, command_options
+from vq.cli.base.options import (
+    Invocation,
+    Seconds,
+    WholeNumber,
+    command_options,
+    flag,
+    option,
+    together,
+)
 from vq.cli.base.text import utc
 from vq.client.cluster import ClusterClient
 from vq.coordination.tree.values.group_terms import (
@@ -73,79 +81,60 @@ class TopicFilter(click.ParamType[tuple[str, str]]):
 
 def terms_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--mode``, ``--order`` and ``--strategy``."""
-    strategy = click.option("--strategy", metavar="NAME", help="How partitions are shared out.")
-    order = click.option(
-        "--order",
-        type=click.Choice([str(each) for each in Ordering]),
-        help="Whether a failed message may come after later ones (relaxed).",
-    )
-    mode = click.option(
-        "--mode",
-        type=click.Choice([str(each) for each in WorkingMode]),
-        help="Which messages of a partition a member works on at the same time.",
-    )
-    return mode(order(strategy(function)))
+    return together(
+        option(
+            "--mode",
+            "Which messages of a partition a member works on at the same time.",
+            WorkingMode,
+        ),
+        option(
+            "--order", "Whether a failed message may come after later ones (relaxed).", Ordering
+        ),
+        option("--strategy NAME", "How partitions are shared out."),
+    )(function)
 
 
 def failure_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add an option for each field of ``FailurePolicy``."""
-    for option in (
-        click.option(
-            "--on-bad-record",
-            type=click.Choice([str(each) for each in OnBadRecord]),
-            help="What follows a record that nobody can read.",
+    return together(
+        option("--on-failure", "What follows the last try.", OnFailure),
+        option(
+            "--max-attempts N",
+            "Tries of a listener in one delivery.",
+            WholeNumber(1, MAX_ATTEMPTS_MAX),
         ),
-        click.option(
-            "--retry-topic",
-            "retry_topic_s",
-            type=Pauses(),
-            metavar="S,S,...",
-            help=f"The delays in the retry topic, in seconds, at most {PAUSE_S_MAX:.0f} each.",
+        option(
+            "--retry-backoff S,S,... as retry_backoff_s",
+            "The pauses between these tries in seconds; the last one repeats.",
+            Pauses(),
         ),
-        click.option(
-            "--retry-backoff",
-            "retry_backoff_s",
-            type=Pauses(),
-            metavar="S,S,...",
-            help="The pauses between these tries in seconds; the last one repeats.",
+        option(
+            "--retry-topic S,S,... as retry_topic_s",
+            f"The delays in the retry topic, in seconds, at most {PAUSE_S_MAX:.0f} each.",
+            Pauses(),
         ),
-        click.option(
-            "--max-attempts",
-            type=WholeNumber(1, MAX_ATTEMPTS_MAX),
-            metavar="N",
-            help="Tries of a listener in one delivery.",
-        ),
-        click.option(
-            "--on-failure",
-            type=click.Choice([str(each) for each in OnFailure]),
-            help="What follows the last try.",
-        ),
-    ):
-        function = option(function)
-    return function
+        option("--on-bad-record", "What follows a record that nobody can read.", OnBadRecord),
+    )(function)
 
 
-model_option = click.option(
+model_option = option(
     "--model",
-    type=click.Choice([str(each) for each in GroupModel]),
-    help="Whether a partition is one member's (clustering), everybody's (broadcasting), or members "
+    "Whether a partition is one member's (clustering), everybody's (broadcasting), or members "
     "share each partition, message by message (shared).",
+    GroupModel,
 )
 
-offset_store_option = click.option(
+offset_store_option = option(
     "--offset-store",
-    type=click.Choice([ANY_STORE, ZOOKEEPER]),
-    help="Where its offsets are from now on; any: where the next member keeps them.",
+    "Where its offsets are from now on; any: where the next member keeps them.",
+    [ANY_STORE, ZOOKEEPER],
 )
 
-_filter_option = click.option(
-    "--filter",
-    "filters",
-    type=TopicFilter(),
-    multiple=True,
-    metavar="TOPIC=FILTER",
-    help="The filter in a topic, such as 'orders=paid || sent' or 'orders=WHERE price > 10'; * for "
+_filter_option = option(
+    "--filter TOPIC=FILTER ... as filters",
+    "The filter in a topic, such as 'orders=paid || sent' or 'orders=WHERE price > 10'; * for "
     "all messages; may repeat. `vq group alter` also takes a pattern, such as 'orders.*=paid'.",
+    TopicFilter(),
 )
 
 
@@ -155,12 +144,9 @@ _filter_option = click.option(
 @terms_options
 @_filter_option
 @offset_store_option
-@click.option(
-    "--drop-pattern",
-    "drop_patterns",
-    multiple=True,
-    metavar="PATTERN",
-    help="A pattern of topic names that it reads no longer; may repeat.",
+@option(
+    "--drop-pattern PATTERN ... as drop_patterns",
+    "A pattern of topic names that it reads no longer; may repeat.",
 )
 @failure_options
 @shows(record(group=str, **TERMS.fields))
@@ -188,17 +174,15 @@ def alter(
 
 @click.command()
 @click.argument("name", shell_complete=group_names)
-@click.option(
-    "--for",
-    "for_s",
-    type=Seconds(0, ROLL_S_MAX, min_open=True),
-    metavar="SECONDS",
-    help="Let members of both versions in for so long.",
+@option(
+    "--for SECONDS as for_s",
+    "Let members of both versions in for so long.",
+    Seconds(0, ROLL_S_MAX, min_open=True),
 )
 @terms_options
 @_filter_option
-@click.option("--end", is_flag=True, help="The new version counts from now on.")
-@click.option("--cancel", is_flag=True, help="The old version stays, and counts alone.")
+@flag("--end", "The new version counts from now on.")
+@flag("--cancel", "The old version stays, and counts alone.")
 @shows(record(group=str, **TERMS.fields))
 @command_options
 def roll(

@@ -17,7 +17,9 @@ from vq.cli.base.options import (
     Seconds,
     WholeNumber,
     command_options,
+    flag,
     https_options,
+    option,
 )
 from vq.cli.base.settings import build
 from vq.errors import VqError
@@ -155,31 +157,16 @@ class Serving:
 
 
 @click.command(name="lag-exporter")
-@click.option(
-    "--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Where to listen."
-)
-@click.option(
-    "--port",
-    type=WholeNumber(0, 65535),
-    metavar="N",
-    default=PORT,
-    show_default=True,
-    help="Port to listen on; 0 takes a free one.",
-)
-@click.option(
-    "--interval",
-    type=Seconds(min=INTERVAL_S_MIN),
-    metavar="SECONDS",
+@option("--host ADDRESS", "Where to listen.", default="127.0.0.1")
+@option("--port N", "Port to listen on; 0 takes a free one.", WholeNumber(0, 65535), default=PORT)
+@option(
+    "--interval SECONDS",
+    "Pause between two looks at the groups.",
+    Seconds(min=INTERVAL_S_MIN),
     default=INTERVAL_S,
-    show_default=True,
-    help="Pause between two looks at the groups.",
 )
-@click.option("--no-count", is_flag=True, help="Leave out the lag in messages: less work.")
-@click.option(
-    "--probe",
-    is_flag=True,
-    help="Send a message a second to each broker group, and read it back.",
-)
+@flag("--no-count", "Leave out the lag in messages: less work.")
+@flag("--probe", "Send a message a second to each broker group, and read it back.")
 @https_options
 @command_options
 def lag_exporter(

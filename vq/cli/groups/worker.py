@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from vq.cli.base.options import Invocation, WholeNumber, command_options
+from vq.cli.base.options import Invocation, WholeNumber, command_options, flag, option
 from vq.cli.base.settings import build, is_given
 from vq.errors import InvalidArgument, InvalidState
 
@@ -20,57 +20,42 @@ _CONSUMER_DEFAULTS: Final = {"mode": "concurrent", "on_bad_record": "dead-letter
 
 @click.command()
 @click.argument("handlers", nargs=-1, required=True, metavar="MODULE[:NAME]")
-@click.option("--group", required=True, metavar="NAME", help="The consumer group.")
-@click.option(
-    "--topic", "topics", multiple=True, metavar="NAME", help="A topic of a plain function."
-)
-@click.option("--processes", type=WholeNumber(1, 256), metavar="N", help="Processes.  [1]")
-@click.option(
-    "--workers", type=WholeNumber(1, 1024), metavar="N", help="Threads of each process.  [1]"
-)
-@click.option(
+@option("--group NAME", "The consumer group.", required=True)
+@option("--topic NAME ... as topics", "A topic of a plain function.")
+@option("--processes N", "Processes.  [1]", WholeNumber(1, 256))
+@option("--workers N", "Threads of each process.  [1]", WholeNumber(1, 1024))
+@option(
     "--model",
-    type=click.Choice(["clustering", "shared"]),
-    help="Whose a message is: of a partition's member, or of any one.  [clustering]",
+    "Whose a message is: of a partition's member, or of any one.  [clustering]",
+    ["clustering", "shared"],
 )
-@click.option(
+@option(
     "--mode",
-    type=click.Choice(["orderly", "keyed", "concurrent"]),
-    help="How many messages of a partition are in hand.  [concurrent]",
+    "How many messages of a partition are in hand.  [concurrent]",
+    ["orderly", "keyed", "concurrent"],
 )
-@click.option("--max-attempts", type=WholeNumber(1), metavar="N", help="Tries of a delivery.")
-@click.option(
+@option("--max-attempts N", "Tries of a delivery.", WholeNumber(1))
+@option(
     "--on-failure",
-    type=click.Choice(["hold", "retry-topic", "dead-letter", "skip", "stop"]),
-    help="What follows them.  [as the group has it]",
+    "What follows them.  [as the group has it]",
+    ["hold", "retry-topic", "dead-letter", "skip", "stop"],
 )
-@click.option(
-    "--middleware",
-    multiple=True,
-    metavar="MODULE:NAME",
-    help="A function (message, call) around each try; the first one is the outermost.",
+@option(
+    "--middleware MODULE:NAME ...",
+    "A function (message, call) around each try; the first one is the outermost.",
 )
-@click.option("--time-limit", type=float, metavar="S", help="End a process that takes longer.")
-@click.option(
-    "--soft-time-limit", type=float, metavar="S", help="Raise vq.SoftTimeLimit in the handler."
+@option("--time-limit S", "End a process that takes longer.", float)
+@option("--soft-time-limit S", "Raise vq.SoftTimeLimit in the handler.", float)
+@option("--max-messages N", "Replace a process after so many.", WholeNumber(1))
+@option("--max-memory MB", "Replace a process that takes so much.", WholeNumber(1))
+@option("--stop-timeout S", "How long a stop waits for handlers.  [30]", float)
+@option("--health-host ADDRESS", "A loopback address.  [127.0.0.1]")
+@option(
+    "--health-port N",
+    "Port of /healthz, /readyz and /metrics; 0: none.  [0]",
+    WholeNumber(0, 65535),
 )
-@click.option(
-    "--max-messages", type=WholeNumber(1), metavar="N", help="Replace a process after so many."
-)
-@click.option(
-    "--max-memory", type=WholeNumber(1), metavar="MB", help="Replace a process that takes so much."
-)
-@click.option(
-    "--stop-timeout", type=float, metavar="S", help="How long a stop waits for handlers.  [30]"
-)
-@click.option("--health-host", metavar="ADDRESS", help="A loopback address.  [127.0.0.1]")
-@click.option(
-    "--health-port",
-    type=WholeNumber(0, 65535),
-    metavar="N",
-    help="Port of /healthz, /readyz and /metrics; 0: none.  [0]",
-)
-@click.option("--reload", is_flag=True, default=None, help="Replace processes when code changes.")
+@flag("--reload", "Replace processes when code changes.", default=None)
 @command_options
 def worker(
     invocation: Invocation,

@@ -20,7 +20,9 @@ from vq.cli.base.options import (
     Invocation,
     WholeNumber,
     command_options_without_cluster,
+    flag,
     ids_option,
+    option,
     yes_option,
 )
 from vq.cli.base.output import Output
@@ -97,26 +99,17 @@ def serve(invocation: Invocation, directory: Path) -> None:
 @local.command()
 @_DIRECTORY
 @click.argument("content", metavar="CONTENT")
-@click.option("--key", metavar="TEXT", help="Of the message: mailboxes keep its order.")
-@click.option("--tag", metavar="TAG", help="Of the message.")
-@click.option(
-    "--delay",
-    "delay_s",
-    type=Delay(min=0, max=DELAY_S_MAX),
-    metavar="TIME",
-    help="It is given after so many seconds, or so long: 90s, 15m, 2h, 7d.",
+@option("--key TEXT", "Of the message: mailboxes keep its order.")
+@option("--tag TAG", "Of the message.")
+@option(
+    "--delay TIME as delay_s",
+    "It is given after so many seconds, or so long: 90s, 15m, 2h, 7d.",
+    Delay(min=0, max=DELAY_S_MAX),
 )
-@click.option(
-    "--priority",
-    type=WholeNumber(0, 2),
-    default=0,
-    metavar="N",
-    help="0 to 2: a higher one goes first.  [0]",
-)
-@click.option(
-    "--idempotency-key",
-    metavar="KEY",
-    help="Put nothing if a message with this key was put within the last minutes.",
+@option("--priority N", "0 to 2: a higher one goes first.  [0]", WholeNumber(0, 2), default=0)
+@option(
+    "--idempotency-key KEY",
+    "Put nothing if a message with this key was put within the last minutes.",
 )
 @shows(record(put=bool))
 @command_options_without_cluster
@@ -162,23 +155,11 @@ _NO_PLACE: Final = ("partition", "offset", "next_offset")
 
 @local.command(name="list")
 @_DIRECTORY
-@click.option(
-    "--state",
-    type=click.Choice([each.value for each in MessageStanding]),
-    help="Only those in line, with takers, or waiting for a time.",
-)
-@click.option(
-    "--limit",
-    type=WholeNumber(1, 100_000),
-    default=_LIMIT,
-    metavar="N",
-    help=f"At most so many.  [{_LIMIT}]",
-)
-@click.option(
-    "--damaged",
-    "is_of_damaged",
-    is_flag=True,
-    help="What could not be read and was set aside, with the files that have its bytes.",
+@option("--state", "Only those in line, with takers, or waiting for a time.", MessageStanding)
+@option("--limit N", f"At most so many.  [{_LIMIT}]", WholeNumber(1, 100_000), default=_LIMIT)
+@flag(
+    "--damaged as is_of_damaged",
+    "What could not be read and was set aside, with the files that have its bytes.",
 )
 @shows(
     some(message_schema(*_NO_PLACE, **_LISTED.fields)),

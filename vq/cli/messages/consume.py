@@ -21,7 +21,9 @@ from vq.cli.base.options import (
     Seconds,
     WholeNumber,
     command_options,
+    flag,
     no_effect,
+    option,
     partitions_option,
 )
 from vq.cli.messages.decoding import Decoding, decodes
@@ -172,73 +174,48 @@ def _decoded_form(
 
 @click.command()
 @click.argument("topic", shell_complete=topic_names)
-@click.option(
-    "--group",
-    metavar="NAME",
-    shell_complete=group_names,
-    help="The consumer group; its progress is kept.",
+@option("--group NAME", "The consumer group; its progress is kept.", shell_complete=group_names)
+@option(
+    "--from as start",
+    "Where to begin; with --group: where it has no progress yet.  [earliest]",
+    ["earliest", "latest"],
 )
-@click.option(
-    "--from",
-    "start",
-    type=click.Choice(["earliest", "latest"]),
-    help="Where to begin; with --group: where it has no progress yet.  [earliest]",
-)
-@click.option(
+@option(
     "--since",
-    type=Moment(),
-    help="Without a group: from the first message stored at or after this time, such as 15m (ago) "
+    "Without a group: from the first message stored at or after this time, such as 15m (ago) "
     "or 2026-11-22T09:30.",
+    Moment(),
 )
-@click.option(
-    "--last",
-    type=WholeNumber(1, COUNT_MAX),
-    metavar="N",
-    help="Without a group: the last N messages of the topic.",
-)
-@click.option(
-    "--offset",
-    type=WholeNumber(min=0),
-    metavar="OFFSET",
-    help="Without a group: from this offset on; with one --partition.",
+@option("--last N", "Without a group: the last N messages of the topic.", WholeNumber(1, COUNT_MAX))
+@option(
+    "--offset OFFSET",
+    "Without a group: from this offset on; with one --partition.",
+    WholeNumber(min=0),
 )
 @partitions_option("Without a group: only this one; may repeat.")
-@click.option(
-    "-f",
-    "--follow",
-    is_flag=True,
-    help="Without a group: do not end at the end, but print what comes.",
+@flag("-f,--follow", "Without a group: do not end at the end, but print what comes.")
+@option("--tag EXPRESSION", "Only messages of this tag, or of a || b.")
+@option(
+    "--where EXPRESSION",
+    "Only messages of which this is true, such as \"price > 10 AND region IN ('hz', 'sh')\".",
 )
-@click.option("--tag", metavar="EXPRESSION", help="Only messages of this tag, or of a || b.")
-@click.option(
-    "--where",
-    metavar="EXPRESSION",
-    help="Only messages of which this is true, such as \"price > 10 AND region IN ('hz', 'sh')\".",
-)
-@click.option(
-    "--max", "limit", type=WholeNumber(min=1), metavar="N", help="End after so many messages."
-)
-@click.option(
-    "--timeout",
-    type=Seconds(min=0, min_open=True),
-    metavar="SECONDS",
-    help="End when no message came for so long; without it, a group's member and --follow run "
+@option("--max N as limit", "End after so many messages.", WholeNumber(min=1))
+@option(
+    "--timeout SECONDS",
+    "End when no message came for so long; without it, a group's member and --follow run "
     "until ctrl-C.",
+    Seconds(min=0, min_open=True),
 )
-@click.option(
+@option(
     "--read-from",
-    type=click.Choice(["master", "any", "nearest"]),
-    help="With --group: nodes of a broker group to read from.  [master]",
+    "With --group: nodes of a broker group to read from.  [master]",
+    ["master", "any", "nearest"],
 )
-@click.option("--rack", metavar="NAME", help="Where this machine is; for --read-from nearest.")
-@click.option(
-    "-v", "--verbose", is_flag=True, help="Partition, offset, id, tag and key before the content."
-)
-@click.option(
-    "--format",
-    "pattern",
-    metavar="PATTERN",
-    help=f"How a message is printed, such as '{{time}} {{key}} {{content}}'; it takes "
+@option("--rack NAME", "Where this machine is; for --read-from nearest.")
+@flag("-v,--verbose", "Partition, offset, id, tag and key before the content.")
+@option(
+    "--format PATTERN as pattern",
+    f"How a message is printed, such as '{{time}} {{key}} {{content}}'; it takes "
     f"{', '.join(f'{{{each}}}' for each in NAMES)}.",
 )
 @shows(MESSAGE_SCHEMA)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vq.cli.base.options import Invocation
+from vq.cli.base.options import Invocation, option, together
 from vq.decoding.contents import Format, decoded
 from vq.errors import InvalidArgument
 from vq.model import Message
@@ -71,30 +71,21 @@ def decodes(function: Callable[..., Any]) -> Callable[..., Any]:
             decoding = Decoding(wanted, kind, invocation.output.remark)
         return function(invocation, *args, decoding=decoding, **rest)
 
-    for option in (
-        click.option(
-            "--type",
-            "message_type",
-            metavar="NAME",
-            help="Full name of a type in it, such as shop.Order.",
-        ),
-        click.option(
-            "--descriptors",
-            type=click.Path(dir_okay=False, path_type=Path),
-            metavar="FILE",
-            help="For protobuf: a descriptor set, as `protoc --include_imports "
-            "--descriptor_set_out=FILE` writes it.",
-        ),
-        click.option(
-            "--as",
-            "as_format",
-            type=click.Choice([each.value for each in Format]),
-            help="Print contents as text: read so, or as the first that fits; what is not so is "
+    return together(
+        option(
+            "--as as as_format",
+            "Print contents as text: read so, or as the first that fits; what is not so is "
             "shown as hex. With --descriptors: protobuf.",
+            Format,
         ),
-    ):
-        call = option(call)
-    return call
+        option(
+            "--descriptors FILE",
+            "For protobuf: a descriptor set, as `protoc --include_imports "
+            "--descriptor_set_out=FILE` writes it.",
+            click.Path(dir_okay=False, path_type=Path),
+        ),
+        option("--type NAME as message_type", "Full name of a type in it, such as shop.Order."),
+    )(call)
 
 
 def _type_of(path: Path, name: str) -> "MessageType":

@@ -10,7 +10,7 @@ from vq.cli.base import text
 from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
 from vq.cli.base.json_schema import Shape, maybe, record, shows, some
-from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options
+from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, option
 from vq.cli.base.output import Output
 from vq.cli.messages.message_format import key_text
 from vq.client.cluster import ClusterClient
@@ -71,13 +71,11 @@ _MESSAGE: Final = Shape(
 
 @delayed.command(name="list")
 @click.argument("topic", required=False, shell_complete=topic_names)
-@click.option(
-    "--limit",
-    type=WholeNumber(min=1, max=DELAYED_MESSAGES_MAX),
+@option(
+    "--limit N",
+    "List at most so many; all are counted.",
+    WholeNumber(min=1, max=DELAYED_MESSAGES_MAX),
     default=DELAYED_MESSAGES,
-    show_default=True,
-    metavar="N",
-    help="List at most so many; all are counted.",
 )
 @shows(record(topic=maybe(str), waiting=int, unreadable=int, messages=some(_MESSAGE)))
 @command_options

@@ -27,7 +27,10 @@ from vq.cli.base.options import (
     Seconds,
     WholeNumber,
     command_options,
+    flag,
     ids_option,
+    option,
+    together,
     yes_option,
 )
 from vq.cli.messages.message_format import key_text
@@ -57,19 +60,16 @@ def dlq() -> None:
 
 def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose letters."""
-    for option in (
-        click.option("--until", "until_ms", type=Moment(), help="Given up before this time."),
-        click.option(
-            "--since",
-            "since_ms",
-            type=Moment(),
-            help="Given up at or after this time, such as 15m (ago) or 2026-11-22T09:30.",
-        ),
-        click.option("--reason", metavar="TEXT", help="Whose reason has this text, in any case."),
+    return together(
         ids_option,
-    ):
-        function = option(function)
-    return function
+        option("--reason TEXT", "Whose reason has this text, in any case."),
+        option(
+            "--since as since_ms",
+            "Given up at or after this time, such as 15m (ago) or 2026-11-22T09:30.",
+            Moment(),
+        ),
+        option("--until as until_ms", "Given up before this time.", Moment()),
+    )(function)
 
 
 # list, read -----------------------------------------------------------------------------------
@@ -134,16 +134,9 @@ def _counts(found: DeadLetters) -> dict[str, Any]:
 @dlq.command()
 @_GROUP
 @_choice
-@click.option("--settled", is_flag=True, help="Also those that were sent again or deleted.")
-@click.option("--content", is_flag=True, help="The whole message, too.")
-@click.option(
-    "--limit",
-    type=WholeNumber(min=1),
-    default=LIMIT,
-    show_default=True,
-    metavar="N",
-    help="Stop after so many.",
-)
+@flag("--settled", "Also those that were sent again or deleted.")
+@flag("--content", "The whole message, too.")
+@option("--limit N", "Stop after so many.", WholeNumber(min=1), default=LIMIT)
 @shows(_LETTER, content=having(_LETTER, message=MESSAGE_SCHEMA))
 @command_options
 def read(
@@ -241,19 +234,14 @@ async def _count(cluster: ClusterClient, group: str, **chosen: Any) -> tuple[int
 @dlq.command()
 @_GROUP
 @_choice
-@click.option(
-    "--to",
-    metavar="TOPIC",
-    shell_complete=topic_names,
-    help="Send them to this topic.  [where they come from]",
+@option(
+    "--to TOPIC", "Send them to this topic.  [where they come from]", shell_complete=topic_names
 )
-@click.option(
-    "--rate",
-    type=Seconds(0, RATE_MAX, min_open=True),
+@option(
+    "--rate N",
+    "At most so many letters a second.",
+    Seconds(0, RATE_MAX, min_open=True),
     default=RATE,
-    show_default=True,
-    metavar="N",
-    help="At most so many letters a second.",
 )
 @yes_option
 @shows(

@@ -14,6 +14,7 @@ from vq.cli.base.options import (
     WholeNumber,
     command_options,
     https_options,
+    option,
 )
 from vq.cli.base.settings import build
 from vq.errors import InvalidArgument, InvalidState
@@ -21,41 +22,27 @@ from vq.extras import install_command
 
 
 @click.group(cls=Commands, invoke_without_command=True, subcommand_metavar="[token [OPTIONS] NAME]")
-@click.option("--host", metavar="ADDRESS", help="Address to listen on.  [127.0.0.1]")
-@click.option(
-    "--port", type=WholeNumber(0, 65535), metavar="N", help="Port to listen on; 0: any.  [8125]"
+@option("--host ADDRESS", "Address to listen on.  [127.0.0.1]")
+@option("--port N", "Port to listen on; 0: any.  [8125]", WholeNumber(0, 65535))
+@option(
+    "--tokens FILE",
+    "File of tokens; without one, only on loopback.",
+    click.Path(dir_okay=False, path_type=Path),
 )
-@click.option(
-    "--tokens",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="File of tokens; without one, only on loopback.",
+@option(
+    "--allowed-host NAME ...",
+    "A name of the gateway in the header Host; '*': any.  [the address it listens on]",
 )
-@click.option(
-    "--allowed-host",
-    multiple=True,
-    metavar="NAME",
-    help="A name of the gateway in the header Host; '*': any.  [the address it listens on]",
+@option(
+    "--allow-origin ORIGIN ...",
+    "Web pages of this origin may call it, such as https://shop.example.  [none]",
 )
-@click.option(
-    "--allow-origin",
-    multiple=True,
-    metavar="ORIGIN",
-    help="Web pages of this origin may call it, such as https://shop.example.  [none]",
-)
-@click.option(
-    "--metrics-host", metavar="ADDRESS", help="Address that metrics are read at.  [127.0.0.1]"
-)
-@click.option(
-    "--metrics-port",
-    type=WholeNumber(0, 65535),
-    metavar="N",
-    help="Port of metrics and health; 0: none.  [8126]",
-)
-@click.option(
+@option("--metrics-host ADDRESS", "Address that metrics are read at.  [127.0.0.1]")
+@option("--metrics-port N", "Port of metrics and health; 0: none.  [8126]", WholeNumber(0, 65535))
+@option(
     "--metrics-client-certificates",
-    type=click.Choice(CLIENT_CERTIFICATES),
-    help="Whether those that read metrics must show a certificate.  [none]",
+    "Whether those that read metrics must show a certificate.  [none]",
+    CLIENT_CERTIFICATES,
 )
 @https_options
 @command_options
@@ -109,14 +96,13 @@ def gateway(
 
 @gateway.command()
 @click.argument("name")
-@click.option("--write", multiple=True, metavar="TOPIC", help="It may send to a topic or pattern.")
-@click.option("--read", multiple=True, metavar="TOPIC", help="It may read a topic or pattern.")
-@click.option("--group", multiple=True, metavar="GROUP", help="It may join a group or pattern.")
-@click.option(
-    "--tokens",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write the entry into this file of tokens, which is made if there is none.",
+@option("--write TOPIC ...", "It may send to a topic or pattern.")
+@option("--read TOPIC ...", "It may read a topic or pattern.")
+@option("--group GROUP ...", "It may join a group or pattern.")
+@option(
+    "--tokens FILE",
+    "Write the entry into this file of tokens, which is made if there is none.",
+    click.Path(dir_okay=False, path_type=Path),
 )
 @shows(record(name=str, token=str, entry=str, file=maybe(str)))
 @command_options

@@ -10,7 +10,7 @@ from vq.cli.base import text
 from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
 from vq.cli.base.json_schema import MESSAGE_SCHEMA, record, shows
-from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options
+from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, flag, option
 from vq.cli.messages.decoding import Decoding, decodes
 from vq.cli.messages.message_find import find
 from vq.client.config import ConsumerConfig
@@ -31,20 +31,10 @@ def message() -> None:
 @click.argument("topic", shell_complete=topic_names)
 @click.argument("partition", type=WholeNumber(min=0))
 @click.argument("offset", type=WholeNumber(min=0))
-@click.option(
-    "--count",
-    type=WholeNumber(min=1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Go on until so many were printed, or the end.",
-)
-@click.option("--raw", is_flag=True, help="Only the content, byte for byte, without a newline.")
-@click.option(
-    "--next",
-    "go_on",
-    is_flag=True,
-    help="When OFFSET is inside a record, go on at the next one instead of refusing.",
+@option("--count N", "Go on until so many were printed, or the end.", WholeNumber(min=1), default=1)
+@flag("--raw", "Only the content, byte for byte, without a newline.")
+@flag(
+    "--next as go_on", "When OFFSET is inside a record, go on at the next one instead of refusing."
 )
 @shows(MESSAGE_SCHEMA)
 @command_options
@@ -119,8 +109,8 @@ def _print(invocation: Invocation, found: list[Message], *, raw: bool, first: bo
 @message.command()
 @click.argument("topic", shell_complete=topic_names)
 @click.argument("partition", type=WholeNumber(min=0))
-@click.option("--offset", type=WholeNumber(min=0), metavar="N", help="Which number is there?")
-@click.option("--number", type=WholeNumber(min=0), metavar="N", help="Where is this message?")
+@option("--offset N", "Which number is there?", WholeNumber(min=0))
+@option("--number N", "Where is this message?", WholeNumber(min=0))
 @shows(record(partition=int, number=int, offset=int))
 @command_options
 def number(

@@ -20,6 +20,7 @@ from vq.cli.base.options import (
     WholeNumber,
     command_options,
     no_effect,
+    option,
     partitions_option,
 )
 from vq.cli.messages.decoding import Decoding, decodes
@@ -72,68 +73,43 @@ _FOUND: Final = Shape(
 
 @click.command()
 @click.argument("topic", shell_complete=topic_names)
-@click.option(
-    "--id",
-    "message_id",
-    type=WholeNumber(min=1, max=(1 << 63) - 1),
-    metavar="ID",
-    help="The message with this id. Without --since and --until, what was stored up to an hour "
+@option(
+    "--id ID as message_id",
+    "The message with this id. Without --since and --until, what was stored up to an hour "
     "before and after the time in the id is searched.",
+    WholeNumber(min=1, max=(1 << 63) - 1),
 )
-@click.option("--key", metavar="TEXT", help="Messages with this key.")
-@click.option(
+@option("--key TEXT", "Messages with this key.")
+@option(
     "--key-type",
-    type=click.Choice(KEY_TYPES),
-    help="What the key is: text, an integer, or bytes as hexadecimal digits.  [text]",
+    "What the key is: text, an integer, or bytes as hexadecimal digits.  [text]",
+    KEY_TYPES,
 )
-@click.option("--tag", metavar="EXPRESSION", help="Messages with this tag, or one of a || b.")
-@click.option(
-    "--where",
-    metavar="EXPRESSION",
-    help="Messages of which this is true, such as \"price > 10 AND region IN ('hz', 'sh')\".",
+@option("--tag EXPRESSION", "Messages with this tag, or one of a || b.")
+@option(
+    "--where EXPRESSION",
+    "Messages of which this is true, such as \"price > 10 AND region IN ('hz', 'sh')\".",
 )
-@click.option(
-    "--since",
-    type=Moment(),
-    help="Stored at or after this time, such as 15m (ago) or 2026-11-22T09:30.",
-)
-@click.option("--until", type=Moment(), help="Stored before this time.")
+@option("--since", "Stored at or after this time, such as 15m (ago) or 2026-11-22T09:30.", Moment())
+@option("--until", "Stored before this time.", Moment())
 @partitions_option("Search only this one; may repeat.")
-@click.option(
-    "--go-on",
-    "places",
-    type=PlaceParam(),
-    multiple=True,
-    metavar="PARTITION:OFFSET",
-    help="Go on where an earlier search stopped, as it told; may repeat.",
+@option(
+    "--go-on PARTITION:OFFSET ... as places",
+    "Go on where an earlier search stopped, as it told; may repeat.",
+    PlaceParam(),
 )
-@click.option(
-    "--limit",
-    type=WholeNumber(1, COUNT_MAX),
-    default=LIMIT,
-    show_default=True,
-    metavar="N",
-    help="Stop when so many messages were found.",
+@option(
+    "--limit N", "Stop when so many messages were found.", WholeNumber(1, COUNT_MAX), default=LIMIT
 )
-@click.option(
-    "--max-bytes",
-    type=Size(min=1),
-    metavar="BYTES",
-    help="Stop when about so many bytes were searched, such as 10G.",
+@option(
+    "--max-bytes BYTES", "Stop when about so many bytes were searched, such as 10G.", Size(min=1)
 )
-@click.option(
-    "--timeout",
-    type=Seconds(min=0, min_open=True),
-    default=TIMEOUT_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="Stop after so long.",
+@option(
+    "--timeout SECONDS", "Stop after so long.", Seconds(min=0, min_open=True), default=TIMEOUT_S
 )
-@click.option(
-    "--format",
-    "pattern",
-    metavar="PATTERN",
-    help=f"How a message is printed, such as '{{time}} {{key}} {{content}}'; it takes "
+@option(
+    "--format PATTERN as pattern",
+    f"How a message is printed, such as '{{time}} {{key}} {{content}}'; it takes "
     f"{', '.join(f'{{{each}}}' for each in NAMES)}.",
 )
 @shows(record(messages=some(optional(MESSAGE_SCHEMA, stored_s=float)), **_FOUND.fields))

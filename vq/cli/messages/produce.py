@@ -26,7 +26,9 @@ from vq.cli.base.options import (
     WholeNumber,
     command_options,
     compression_options,
+    flag,
     no_effect,
+    option,
 )
 from vq.cli.base.output import Output
 from vq.cli.messages.lines import (
@@ -161,96 +163,79 @@ def _one_of(names: Iterable[str]) -> str:
 @click.command()
 @click.argument("topic", shell_complete=topic_names)
 @click.argument("file", type=click.File("rb"), default="-")
-@click.option(
-    "--input",
-    "input_format",
-    type=click.Choice(INPUTS),
-    default=INPUTS[0],
-    help="What a line is: the content of a message; or with json a whole message with key, tag and "
+@option(
+    "--input as input_format",
+    "What a line is: the content of a message; or with json a whole message with key, tag and "
     "headers, as `vq consume --json` prints it.  [lines]",
+    INPUTS,
+    default=INPUTS[0],
 )
-@click.option("--tag", metavar="TEXT", help="Tag of every message.")
-@click.option("--key", metavar="TEXT", help="Key (business id) of every message.")
-@click.option(
-    "--key-separator",
-    metavar="TEXT",
-    help="The text of a line before its first TEXT is the key, the rest the message.",
+@option("--tag TEXT", "Tag of every message.")
+@option("--key TEXT", "Key (business id) of every message.")
+@option(
+    "--key-separator TEXT",
+    "The text of a line before its first TEXT is the key, the rest the message.",
 )
-@click.option(
+@flag(
     "--allow-no-key",
-    is_flag=True,
-    help="With --key-separator: a line without TEXT is a message without a key. Without this "
+    "With --key-separator: a line without TEXT is a message without a key. Without this "
     "option such a line is refused.",
 )
-@click.option(
+@option(
     "--key-type",
-    type=click.Choice(KEY_TYPES),
-    help="What keys are: text, an integer, or bytes as hexadecimal digits.  [text]",
+    "What keys are: text, an integer, or bytes as hexadecimal digits.  [text]",
+    KEY_TYPES,
 )
-@click.option(
-    "--header",
-    "header_texts",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Header of every message; may be given several times.",
+@option(
+    "--header NAME=VALUE ... as header_texts",
+    "Header of every message; may be given several times.",
 )
-@click.option(
-    "--partition-by",
-    type=click.Choice([_BY_KEY, *STRATEGIES]),
-    metavar="NAME",
-    help="How the partition is chosen: key, by a hash of the key, round robin without one; or by "
+@option(
+    "--partition-by NAME",
+    "How the partition is chosen: key, by a hash of the key, round robin without one; or by "
     f"the partitioner {_one_of(STRATEGIES)}.  [key]",
+    [_BY_KEY, *STRATEGIES],
 )
-@click.option(
-    "--partition", type=WholeNumber(min=0), metavar="N", help="Send everything to partition N."
-)
+@option("--partition N", "Send everything to partition N.", WholeNumber(min=0))
 @compression_options(
     "How to compress messages.", ("as the topic says", "as the topic says, or 128K")
 )
-@click.option(
+@option(
     "--on-unavailable",
-    type=click.Choice([each.value for each in OnUnavailable]),
-    help="What happens to a message with a key, or with --partition, while its partition is "
+    "What happens to a message with a key, or with --partition, while its partition is "
     "unavailable: it waits until its deadline, fails at once, or goes to any other one.  [wait]",
+    OnUnavailable,
 )
-@click.option(
-    "--timeout",
-    type=Seconds(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Deadline of each message, all tries included, and of what comes before the first.  [30]",
+@option(
+    "--timeout SECONDS",
+    "Deadline of each message, all tries included, and of what comes before the first.  [30]",
+    Seconds(min=0, min_open=True),
 )
-@click.option(
-    "--delay",
-    type=Delay(min=0, min_open=True, max=DELAY_S_MAX),
-    metavar="SECONDS",
-    help="Deliver each message so long after it was sent, such as 90 or 2h; at most 40 days.",
+@option(
+    "--delay SECONDS",
+    "Deliver each message so long after it was sent, such as 90 or 2h; at most 40 days.",
+    Delay(min=0, min_open=True, max=DELAY_S_MAX),
 )
-@click.option(
-    "--deliver-at",
-    type=LaterMoment(),
-    metavar="TIME",
-    help="Deliver each message at this time, such as 2026-11-22T09:30, at most 40 days ahead.",
+@option(
+    "--deliver-at TIME",
+    "Deliver each message at this time, such as 2026-11-22T09:30, at most 40 days ahead.",
+    LaterMoment(),
 )
-@click.option(
-    "--rate",
-    type=Seconds(min=0, min_open=True, max=RATE_MAX),
-    metavar="N",
-    help="Send at most N messages a second, evenly.",
+@option(
+    "--rate N",
+    "Send at most N messages a second, evenly.",
+    Seconds(min=0, min_open=True, max=RATE_MAX),
 )
-@click.option(
-    "--max", "limit", type=WholeNumber(min=1), metavar="N", help="Stop after so many lines."
+@option("--max N as limit", "Stop after so many lines.", WholeNumber(min=1))
+@option(
+    "--unacknowledged FILE",
+    "Write the lines that are refused or unknown to a new FILE, to send them again.",
+    click.Path(dir_okay=False),
 )
-@click.option(
-    "--unacknowledged",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    help="Write the lines that are refused or unknown to a new FILE, to send them again.",
-)
-@click.option(
-    "--errors",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    help="Write the number and the error of each such line to a new FILE, in the same order.",
+@option(
+    "--errors FILE",
+    "Write the number and the error of each such line to a new FILE, in the same order.",
+    click.Path(dir_okay=False),
 )
 @shows(
     record(

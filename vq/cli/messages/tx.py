@@ -17,7 +17,15 @@ from vq.cli.base.json_schema import (
     shows,
     some,
 )
-from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, yes_option
+from vq.cli.base.options import (
+    Commands,
+    Invocation,
+    WholeNumber,
+    command_options,
+    flag,
+    option,
+    yes_option,
+)
 from vq.model import TransactionState
 from vq.operations.messages.recovering import (
     WAIT_S,
@@ -86,16 +94,13 @@ class TransactionNumber(click.ParamType[int]):
 
 
 @tx.command(name="list")
-@click.option("--ended", is_flag=True, help="Also the last ones that have ended, 1,000 a journal.")
-@click.option(
-    "--kept", is_flag=True, help="Also decisions that are kept until `vq tx forget` takes them."
-)
-@click.option(
-    "--older-than",
-    type=WholeNumber(min=0, max=10**9),
+@flag("--ended", "Also the last ones that have ended, 1,000 a journal.")
+@flag("--kept", "Also decisions that are kept until `vq tx forget` takes them.")
+@option(
+    "--older-than SECONDS",
+    "Only those that began so long ago.",
+    WholeNumber(min=0, max=10**9),
     default=0,
-    metavar="SECONDS",
-    help="Only those that began so long ago.",
 )
 @shows(some(having(_ROW, parts=int)))
 @command_options
@@ -160,7 +165,7 @@ _SHOWN: Final = having(_ROW, owner_epoch=int, parts=some(_PART))
 
 @tx.command()
 @click.argument("number", type=TransactionNumber())
-@click.option("--content", is_flag=True, help="The messages that wait, too: ids, keys, contents.")
+@flag("--content", "The messages that wait, too: ids, keys, contents.")
 @shows(_SHOWN, content=having(_SHOWN, waiting=some(MESSAGE_SCHEMA)))
 @command_options
 def show(invocation: Invocation, number: int, *, content: bool) -> None:
@@ -259,19 +264,16 @@ _BRANCH: Final = Shape(
 
 
 @tx.command()
-@click.option(
-    "--database",
+@option(
+    "--database URL",
+    "Of SQLAlchemy, such as `postgresql://user@host/shop` or `mariadb://user@host/shop`.",
     required=True,
-    metavar="URL",
-    help="Of SQLAlchemy, such as `postgresql://user@host/shop` or `mariadb://user@host/shop`.",
 )
-@click.option(
-    "--older-than",
-    type=WholeNumber(min=0, max=10**9),
+@option(
+    "--older-than SECONDS",
+    "Leave what is not decided and began later: its program may go on.",
+    WholeNumber(min=0, max=10**9),
     default=WAIT_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="Leave what is not decided and began later: its program may go on.",
 )
 @yes_option
 @shows(some(_BRANCH))

@@ -22,7 +22,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vq.cli.base.options import Commands, Invocation, Seconds, Size, WholeNumber, command_options
+from vq.cli.base.options import (
+    Commands,
+    Invocation,
+    Seconds,
+    Size,
+    WholeNumber,
+    command_options,
+    flag,
+    option,
+    together,
+)
 from vq.clock import YEAR_S
 from vq.errors import VqError
 from vq.extras import install_command
@@ -108,44 +118,24 @@ def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, files=files, start=start, **rest)
 
     path = click.Path(dir_okay=False, path_type=Path)
-    for decorate in reversed(
-        (
-            click.option(
-                "--out",
-                metavar="DIR",
-                help="Keep the history here, as Parquet; earlier snapshots in it show the trend.",
-            ),
-            click.option(
-                "--csv", type=path, metavar="FILE", help="Write all rows as CSV to this file."
-            ),
-            click.option(
-                "--html", type=path, metavar="FILE", help="Write a page with charts to this file."
-            ),
-            click.option(
-                "--top",
-                type=WholeNumber(min=1, max=TOP_MAX),
-                metavar="N",
-                default=TOP,
-                show_default=True,
-                help="Show so many of each kind; the files have all.",
-            ),
-            click.option(
-                "--master",
-                metavar="URL",
-                default="local[*]",
-                show_default=True,
-                help="Spark's master; spark-submit's own comes first.",
-            ),
-            click.option(
-                "--conf",
-                multiple=True,
-                metavar="KEY=VALUE",
-                help="A setting of Spark; may be repeated.",
-            ),
-        )
-    ):
-        call = decorate(call)
-    return call
+    return together(
+        option(
+            "--out DIR",
+            "Keep the history here, as Parquet; earlier snapshots in it show the trend.",
+        ),
+        option("--csv FILE", "Write all rows as CSV to this file.", path),
+        option("--html FILE", "Write a page with charts to this file.", path),
+        option(
+            "--top N",
+            "Show so many of each kind; the files have all.",
+            WholeNumber(min=1, max=TOP_MAX),
+            default=TOP,
+        ),
+        option(
+            "--master URL", "Spark's master; spark-submit's own comes first.", default="local[*]"
+        ),
+        option("--conf KEY=VALUE ...", "A setting of Spark; may be repeated."),
+    )(call)
 
 
 def _pairs(given: Sequence[str]) -> dict[str, str]:
@@ -273,52 +263,38 @@ def report() -> None:
 # lag ------------------------------------------------------------------------------------------
 @report.command(name="lag")
 @report_options
-@click.option(
-    "--warn-seconds",
-    type=Seconds(min=0, max=float(YEAR_S)),
-    metavar="SECONDS",
+@option(
+    "--warn-seconds SECONDS",
+    "Warn when the oldest message that a group has not handled is so old; 0: never.",
+    Seconds(min=0, max=float(YEAR_S)),
     default=300.0,
-    show_default=True,
-    help="Warn when the oldest message that a group has not handled is so old; 0: never.",
 )
-@click.option(
-    "--warn-bytes", type=Size(min=1), metavar="BYTES", help="Warn at so many bytes, such as 10G."
-)
-@click.option(
-    "--warn-messages", type=WholeNumber(min=1), metavar="N", help="Warn at so many messages."
-)
-@click.option(
-    "--stalled-after",
-    type=Seconds(min=1, max=float(YEAR_S)),
-    metavar="SECONDS",
+@option("--warn-bytes BYTES", "Warn at so many bytes, such as 10G.", Size(min=1))
+@option("--warn-messages N", "Warn at so many messages.", WholeNumber(min=1))
+@option(
+    "--stalled-after SECONDS",
+    "A group that has something to do and commits nothing for so long is stalled.",
+    Seconds(min=1, max=float(YEAR_S)),
     default=300.0,
-    show_default=True,
-    help="A group that has something to do and commits nothing for so long is stalled.",
 )
-@click.option(
-    "--window",
-    type=WholeNumber(min=1, max=1_000),
-    metavar="N",
+@option(
+    "--window N",
+    "Take the trend from so many earlier snapshots.",
+    WholeNumber(min=1, max=1_000),
     default=24,
-    show_default=True,
-    help="Take the trend from so many earlier snapshots.",
 )
-@click.option("--no-count", is_flag=True, help="Leave out the lag in messages: less work.")
-@click.option(
-    "--zookeeper-tasks",
-    type=WholeNumber(min=1, max=64),
-    metavar="N",
+@flag("--no-count", "Leave out the lag in messages: less work.")
+@option(
+    "--zookeeper-tasks N",
+    "Read ZooKeeper with so many tasks at a time.",
+    WholeNumber(min=1, max=64),
     default=4,
-    show_default=True,
-    help="Read ZooKeeper with so many tasks at a time.",
 )
-@click.option(
-    "--broker-requests",
-    type=WholeNumber(min=1, max=256),
-    metavar="N",
+@option(
+    "--broker-requests N",
+    "Ask each broker for so many counts at a time.",
+    WholeNumber(min=1, max=256),
     default=16,
-    show_default=True,
-    help="Ask each broker for so many counts at a time.",
 )
 @shows(report_schemas.LAG)
 @command_options

@@ -9,7 +9,7 @@ import click
 
 from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.options import Invocation, WholeNumber, command_options
+from vq.cli.base.options import Invocation, WholeNumber, command_options, flag, option
 from vq.cli.reports.report import (
     ReportFiles,
     connect_of,
@@ -34,24 +34,18 @@ _PARTITIONS: Final = "topic partition verdict start end bytes messages batches f
 
 @click.command(name=NAME)
 @report_options
-@click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    metavar="NAME",
+@option(
+    "--topic NAME ... as topics",
+    "Only this one; may be repeated.  [all topics]",
     shell_complete=topic_names,
-    help="Only this one; may be repeated.  [all topics]",
 )
-@click.option("--no-copies", is_flag=True, help="Read masters only: compare no copies.")
-@click.option("--no-archives", is_flag=True, help="Have no node verify its archives whole.")
-@click.option(
-    "--findings",
-    "findings_max",
-    type=WholeNumber(min=1, max=100_000),
-    metavar="N",
+@flag("--no-copies", "Read masters only: compare no copies.")
+@flag("--no-archives", "Have no node verify its archives whole.")
+@option(
+    "--findings N as findings_max",
+    "Tell at most so many findings; all are counted.",
+    WholeNumber(min=1, max=100_000),
     default=1_000,
-    show_default=True,
-    help="Tell at most so many findings; all are counted.",
 )
 @shows(report_schemas.AUDIT)
 @command_options

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vq.cli.base.options import Invocation, WholeNumber, command_options
+from vq.cli.base.options import Invocation, WholeNumber, command_options, option
 from vq.cli.base.text import in_seconds
 from vq.cli.reports.report import (
     ReportFiles,
@@ -44,36 +44,26 @@ _MOVES: Final = "topic partition from to bytes_per_day reason"
 
 @click.command(name=NAME)
 @report_options
-@click.option(
-    "--plan",
-    "plan_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write the proposed moves to this file, as JSON.",
+@option(
+    "--plan FILE as plan_file",
+    "Write the proposed moves to this file, as JSON.",
+    click.Path(dir_okay=False, path_type=Path),
 )
-@click.option(
-    "--history",
-    "history_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="How full disks were, from `vq console history export FILE`: a forecast at once.",
+@option(
+    "--history FILE as history_file",
+    "How full disks were, from `vq console history export FILE`: a forecast at once.",
+    click.Path(exists=True, dir_okay=False, path_type=Path),
 )
-@click.option(
-    "--retention-hours",
-    "retention_hours",
-    type=WholeNumber(min=1, max=2**31),
-    multiple=True,
-    metavar="HOURS",
-    help="Try this setting of retention and archives; may be repeated.  [some below each topic's]",
+@option(
+    "--retention-hours HOURS ... as retention_hours",
+    "Try this setting of retention and archives; may be repeated.  [some below each topic's]",
+    WholeNumber(min=1, max=2**31),
 )
-@click.option(
-    "--moves",
-    "moves_max",
-    type=WholeNumber(min=0, max=1_000),
-    metavar="N",
+@option(
+    "--moves N as moves_max",
+    "Propose at most so many moves.",
+    WholeNumber(min=0, max=1_000),
     default=20,
-    show_default=True,
-    help="Propose at most so many moves.",
 )
 @shows(report_schemas.CAPACITY)
 @command_options

@@ -6,7 +6,7 @@ from typing import Final
 import click
 
 from vq.cli.base.json_schema import Shape, having, shows, some
-from vq.cli.base.options import Commands, Invocation, command_options
+from vq.cli.base.options import Commands, Invocation, command_options, flag, option
 from vq.cli.security.unknown import remark_unknown
 from vq.operations.security.access import (
     add_access_rules,
@@ -37,7 +37,7 @@ _COLUMNS: Final = "effect subject rights resource"
 _subject = click.argument("subject")
 _rights = click.argument("rights")
 _resource = click.argument("resource")
-_deny = click.option("--deny", is_flag=True, help="The rule denies the rights.")
+_deny = flag("--deny", "The rule denies the rights.")
 
 
 @click.group(cls=Commands)
@@ -93,7 +93,7 @@ def remove(invocation: Invocation, subject: str, rights: str, resource: str, den
 
 
 @acl.command(name="list")
-@click.option("--subject", metavar="SUBJECT", help="Only the rules of this subject.")
+@option("--subject SUBJECT", "Only the rules of this subject.")
 @shows(some(_RULE))
 @command_options
 def list_(invocation: Invocation, subject: str | None) -> None:
@@ -130,12 +130,9 @@ _DECISION: Final = Shape(
 @click.argument("who", metavar="USER")
 @click.argument("right", type=click.Choice([str(each) for each in Right]))
 @_resource
-@click.option(
-    "--role",
-    "roles",
-    multiple=True,
-    metavar="NAME",
-    help="A role of the user, instead of those stored for it; several are taken.",
+@option(
+    "--role NAME ... as roles",
+    "A role of the user, instead of those stored for it; several are taken.",
 )
 @shows(having(_DECISION, user=str, right=str, resource=str))
 @command_options

@@ -6,7 +6,7 @@ import click
 
 from vq.cli.base.json_schema import Shape, shows, some
 from vq.cli.base.moments import Moment
-from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options
+from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, option
 from vq.cli.base.text import utc
 from vq.operations.cluster.audit import COUNT, OperatorAct, list_acts
 
@@ -23,19 +23,10 @@ def audit() -> None:
 
 
 @audit.command(name="list")
-@click.option(
-    "--by", default="", metavar="TEXT", help="Only of users, machines, identities, people."
-)
-@click.option("--what", default="", metavar="TEXT", help="Only acts or subjects with this text.")
-@click.option("--since", "since_ms", type=Moment(), help="Only since then.")
-@click.option(
-    "--count",
-    type=WholeNumber(1, 100_000),
-    default=COUNT,
-    show_default=True,
-    metavar="N",
-    help="At most so many.",
-)
+@option("--by TEXT", "Only of users, machines, identities, people.", default="")
+@option("--what TEXT", "Only acts or subjects with this text.", default="")
+@option("--since as since_ms", "Only since then.", Moment())
+@option("--count N", "At most so many.", WholeNumber(1, 100_000), default=COUNT)
 @shows(some(_ACT))
 @command_options
 def list_(invocation: Invocation, by: str, what: str, since_ms: int | None, count: int) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 import click
 
 from vq.cli.base.json_schema import Shape, shows, some
-from vq.cli.base.options import Commands, Invocation, command_options
+from vq.cli.base.options import Commands, Invocation, command_options, option
 from vq.cli.security.unknown import remark_unknown
 from vq.operations.security.quotas import list_quotas, remove_quotas, set_quotas, show_quota
 from vq.security.quotas import EffectiveLimit, Quota, value_text
@@ -88,7 +88,7 @@ def list_(invocation: Invocation) -> None:
 
 @quota.command()
 @click.argument("who", metavar="USER")
-@click.option("--client", metavar="ID", help="A client id of the user, with its limits.")
+@option("--client ID", "A client id of the user, with its limits.")
 @shows(some(_LIMIT))
 @command_options
 def show(invocation: Invocation, who: str, client: str | None) -> None:

@@ -10,7 +10,15 @@ from typing import Any, Final
 import click
 
 from vq.cli.base.json_schema import Shape, record, shows, some
-from vq.cli.base.options import Commands, Invocation, command_options, no_effect, yes_option
+from vq.cli.base.options import (
+    Commands,
+    Invocation,
+    command_options,
+    flag,
+    no_effect,
+    option,
+    yes_option,
+)
 from vq.cli.base.passwords import new_password
 from vq.cli.base.text import utc
 from vq.operations.security.users import (
@@ -37,11 +45,10 @@ _USER: Final = Shape(
 _COLUMNS: Final = "user roles password created by problem"
 
 _name = click.argument("name")
-_password_file = click.option(
-    "--new-password-file",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    help="File whose first line is the new password.  [VQ_NEW_PASSWORD; else it is asked for]",
+_password_file = option(
+    "--new-password-file FILE",
+    "File whose first line is the new password.  [VQ_NEW_PASSWORD; else it is asked for]",
+    click.Path(dir_okay=False),
 )
 
 
@@ -52,10 +59,8 @@ def user() -> None:
 
 @user.command()
 @_name
-@click.option("--role", "roles", multiple=True, metavar="ROLE", help="A role; may repeat.")
-@click.option(
-    "--no-password", is_flag=True, help="It has none: its TLS certificate names the user."
-)
+@option("--role ROLE ... as roles", "A role; may repeat.")
+@flag("--no-password", "It has none: its TLS certificate names the user.")
 @_password_file
 @shows(_USER)
 @command_options
@@ -102,7 +107,7 @@ def show(invocation: Invocation, name: str) -> None:
 
 @user.command()
 @_name
-@click.option("--finish", is_flag=True, help="Withdraw the older of two valid passwords.")
+@flag("--finish", "Withdraw the older of two valid passwords.")
 @_password_file
 @shows(_USER)
 @command_options
@@ -123,10 +128,8 @@ def rotate(invocation: Invocation, name: str, finish: bool, new_password_file: s
 
 @user.command()
 @_name
-@click.option("--add", "added", multiple=True, metavar="ROLE", help="Give a role; may repeat.")
-@click.option(
-    "--remove", "removed", multiple=True, metavar="ROLE", help="Take a role away; may repeat."
-)
+@option("--add ROLE ... as added", "Give a role; may repeat.")
+@option("--remove ROLE ... as removed", "Take a role away; may repeat.")
 @shows(_USER)
 @command_options
 def roles(invocation: Invocation, name: str, added: Sequence[str], removed: Sequence[str]) -> None:

@@ -15,6 +15,8 @@ from vq.cli.base.options import (
     Invocation,
     WholeNumber,
     command_options,
+    flag,
+    option,
     partitions_option,
     yes_option,
 )
@@ -67,9 +69,7 @@ def topic() -> None:
 @topic.command()
 @click.argument("name")
 @topic_options(partitions_max=limits.PARTITIONS_PER_TOPIC_MAX, defaults=True)
-@click.option(
-    "--if-not-exists", is_flag=True, help="Leave a topic of this name as it is, without an error."
-)
+@flag("--if-not-exists", "Leave a topic of this name as it is, without an error.")
 @shows(record(topic=str, id=str, created=bool, partitions=some(_PLACEMENT)))
 @command_options
 def create(invocation: Invocation, name: str, if_not_exists: bool, **options: Any) -> None:
@@ -158,10 +158,8 @@ _SUMMARY: Final = Shape(
 
 
 @topic.command(name="list")
-@click.option("--deleted", is_flag=True, help="The topics that `vq topic undelete` brings back.")
-@click.option(
-    "--reserved", is_flag=True, help="Also topics that vq made for itself, as for dead letters."
-)
+@flag("--deleted", "The topics that `vq topic undelete` brings back.")
+@flag("--reserved", "Also topics that vq made for itself, as for dead letters.")
 @shows(some(_SUMMARY), deleted=some(DELETED))
 @command_options
 def list_(invocation: Invocation, deleted: bool, reserved: bool) -> None:
@@ -318,13 +316,11 @@ def _span_text(span: Span) -> str:
 @topic.command()
 @click.argument("name", shell_complete=topic_names)
 @partitions_option("Which one; may be given several times.", required=True)
-@click.option(
-    "--to",
-    "group",
+@option(
+    "--to GROUP as group",
+    "Group that takes over.",
     required=True,
-    metavar="GROUP",
     shell_complete=broker_group_names,
-    help="Group that takes over.",
 )
 @yes_option
 @shows(record(done=bool, moves=MOVES_SCHEMA))
@@ -380,16 +376,12 @@ _BEGIN: Final = Shape(NewBegin, given_up=RANGE)
 # begin ----------------------------------------------------------------------------------------
 @topic.command()
 @click.argument("name", shell_complete=topic_names)
-@click.option(
-    "--partition", type=WholeNumber(min=0), required=True, metavar="N", help="Which partition."
-)
-@click.option(
-    "--at",
-    "offset",
-    type=WholeNumber(min=1),
+@option("--partition N", "Which partition.", WholeNumber(min=0), required=True)
+@option(
+    "--at OFFSET as offset",
+    "Where it begins: beyond every offset that it ever had.",
+    WholeNumber(min=1),
     required=True,
-    metavar="OFFSET",
-    help="Where it begins: beyond every offset that it ever had.",
 )
 @yes_option
 @shows(record(done=bool, **_BEGIN.fields))

@@ -8,7 +8,7 @@ import click
 from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
 from vq.cli.base.json_schema import Shape, having, record, shows, some
-from vq.cli.base.options import Invocation, Seconds, command_options
+from vq.cli.base.options import Invocation, Seconds, command_options, option
 from vq.cli.base.text import utc
 from vq.operations.groups.groups import GroupProgress
 from vq.operations.topics.closing import ClosedTopic, close_topic, open_topic
@@ -47,12 +47,8 @@ _NAME = click.argument("name", shell_complete=topic_names)
 
 @click.command()
 @_NAME
-@click.option(
-    "--timeout",
-    type=Seconds(min=0),
-    metavar="SECONDS",
-    default=10.0,
-    help="How long to wait for the brokers.  [10]",
+@option(
+    "--timeout SECONDS", "How long to wait for the brokers.  [10]", Seconds(min=0), default=10.0
 )
 @shows(_CLOSED_TOPIC)
 @command_options
@@ -96,12 +92,8 @@ def open_(invocation: Invocation, name: str) -> None:
 
 @click.command()
 @_NAME
-@click.option(
-    "--timeout",
-    type=Seconds(min=0),
-    metavar="SECONDS",
-    default=600.0,
-    help="How long to wait; 0: look once.  [600]",
+@option(
+    "--timeout SECONDS", "How long to wait; 0: look once.  [600]", Seconds(min=0), default=600.0
 )
 @shows(having(_CLOSED_TOPIC, drained=bool, groups=some(_DRAINED)))
 @command_options

@@ -11,7 +11,7 @@ import click
 from vq.cli.base.completion import deleted_topic_names, topic_names
 from vq.cli.base.errors import check_readable
 from vq.cli.base.json_schema import Shape, record, shows
-from vq.cli.base.options import Invocation, command_options, yes_option
+from vq.cli.base.options import Invocation, command_options, flag, yes_option
 from vq.cli.base.text import utc
 from vq.client.cluster import ClusterClient
 from vq.errors import UnknownTopic
@@ -23,7 +23,7 @@ from vq.operations.topics.topics import Topic
 
 @click.command()
 @click.argument("name", shell_complete=topic_names)
-@click.option("--now", is_flag=True, help="For good, at once; also one that is deleted already.")
+@flag("--now", "For good, at once; also one that is deleted already.")
 @yes_option
 @shows(record(done=bool, **Shape(Deletion).fields))
 @command_options

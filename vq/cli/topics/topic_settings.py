@@ -8,11 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-import click
-
 from vq import limits
 from vq.cli.base.json_schema import Shape
-from vq.cli.base.options import compression_options, size_of
+from vq.cli.base.options import compression_options, option, size_of, together
 from vq.cli.base.output import Output, Value
 from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.errors import InvalidArgument
@@ -45,128 +43,100 @@ def topic_options(*, partitions_max: int | None, defaults: bool) -> Callable[...
         return f"{text}  [{default}]" if defaults else text
 
     options: list[Callable[..., Any]] = [
-        click.option(
-            "--partitions",
-            type=int,
-            metavar="N",
-            help=help_of(f"How many, 1 to {partitions_max}.", "1"),
-        ),
-        click.option(
+        option("--partitions N", help_of(f"How many, 1 to {partitions_max}.", "1"), int),
+        option(
             "--flush",
-            type=click.Choice([str(mode) for mode in FlushMode]),
-            help=help_of(
+            help_of(
                 "Acknowledge after fdatasync, or after the write (a power cut may lose seconds).",
                 "sync",
             ),
+            FlushMode,
         ),
-        click.option(
-            "--flush-messages",
-            "flush_interval_messages",
-            type=int,
-            metavar="N",
-            help=help_of("With async: fdatasync every N messages.", "1000"),
+        option(
+            "--flush-messages N as flush_interval_messages",
+            help_of("With async: fdatasync every N messages.", "1000"),
+            int,
         ),
-        click.option(
-            "--flush-ms",
-            "flush_interval_ms",
-            type=int,
-            metavar="MS",
-            help=help_of("With async: and every MS.", "10000"),
+        option(
+            "--flush-ms MS as flush_interval_ms", help_of("With async: and every MS.", "10000"), int
         ),
-        click.option(
-            "--retention-hours",
-            metavar="HOURS",
-            help=help_of(
+        option(
+            "--retention-hours HOURS",
+            help_of(
                 "Delete messages older than this, in whole blocks; or 'forever'.",
                 "72, unless `vq cluster settings` says otherwise",
             ),
         ),
-        click.option(
-            "--retention-bytes",
-            metavar="BYTES",
-            help=help_of(
+        option(
+            "--retention-bytes BYTES",
+            help_of(
                 "Delete the oldest messages of a partition while so many bytes are left, such as "
                 "10G; or 'unlimited'.",
                 "unlimited",
             ),
         ),
-        click.option(
-            "--retention-early-hours",
-            metavar="HOURS",
-            help=help_of(
+        option(
+            "--retention-early-hours HOURS",
+            help_of(
                 "While a disk is too full, delete messages older than this before their time, the "
                 "oldest first; or 'never'.",
                 "never",
             ),
         ),
-        click.option(
+        option(
             "--retention-policy",
-            type=click.Choice([str(policy) for policy in RetentionPolicy]),
-            help=help_of(
+            help_of(
                 "Delete what is beyond that at once; archive it before; or keep it until every "
                 "consumer group of the topic has read it.",
                 "archive, unless `vq cluster settings` says otherwise",
             ),
+            RetentionPolicy,
         ),
-        click.option(
-            "--archive-after-hours",
-            metavar="HOURS",
-            help=help_of(
+        option(
+            "--archive-after-hours HOURS",
+            help_of(
                 "Once a day, turn blocks with only older messages into archives, which are read "
                 "like blocks; or 'never'; or 'default': 24 with the policy archive, else never.",
                 "default",
             ),
         ),
-        click.option(
-            "--archive-to",
-            metavar="URL",
-            help=help_of(
+        option(
+            "--archive-to URL",
+            help_of(
                 "Keep archives in this directory, such as file:///mnt/archive; or 'beside': beside "
                 "the log.",
                 "beside",
             ),
         ),
-        click.option(
-            "--max-message-bytes",
-            type=int,
-            metavar="BYTES",
-            help=help_of("At most 1048576.", "1048576"),
-        ),
+        option("--max-message-bytes BYTES", help_of("At most 1048576.", "1048576"), int),
         compression_options(
             "How producers compress messages if their own settings do not say it.",
             ("none", "128K") if defaults else None,
         ),
-        click.option(
+        option(
             "--replication",
-            type=click.Choice([str(mode) for mode in Replication]),
-            help=help_of(
+            help_of(
                 "Acknowledge when every node in sync has it, or the master (a take-over may lose "
                 "the last messages).",
                 "sync",
             ),
+            Replication,
         ),
-        click.option(
-            "--min-insync",
-            type=int,
-            metavar="N",
-            help=help_of("Nodes of a group that must be in sync to take messages.", "1"),
+        option(
+            "--min-insync N",
+            help_of("Nodes of a group that must be in sync to take messages.", "1"),
+            int,
         ),
-        click.option(
-            "--pool",
-            metavar="NAME",
-            help=help_of(
+        option(
+            "--pool NAME",
+            help_of(
                 f"Only broker groups of this pool; '{COMMON_POOL}': those without one.",
                 COMMON_POOL,
             ),
         ),
     ]
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options if partitions_max is not None else options[1:]):
-            function = option(function)
-        return function
-
-    return decorate
+    return together(*(options if partitions_max is not None else options[1:]))
 
 
 def settings_among(cluster: ClusterSettings, options: Mapping[str, Any]) -> TopicSettings:
@@ -206,14 +176,14 @@ def with_options(before: TopicSettings, options: Mapping[str, Any]) -> TopicSett
     if values.get("archive_to") == BESIDE:
         values["archive_to"] = None
     after = replace(before, **values)
-    for option, name in (
+    for given, name in (
         ("--flush-messages", "flush_interval_messages"),
         ("--flush-ms", "flush_interval_ms"),
     ):
         if name in values and after.flush is not FlushMode.ASYNC:
             raise InvalidArgument(
-                f"{option} {values[name]} has no effect with --flush {after.flush}, which flushes "
-                f"every append; leave {option} out, or take --flush async"
+                f"{given} {values[name]} has no effect with --flush {after.flush}, which flushes "
+                f"every append; leave {given} out, or take --flush async"
             )
     return after
 

@@ -8,11 +8,7 @@ import click
 from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
 from vq.cli.base.json_schema import Shape, shows, some
-from vq.cli.base.options import (
-    Invocation,
-    command_options,
-    partitions_option,
-)
+from vq.cli.base.options import Invocation, command_options, flag, partitions_option
 from vq.errors import InvalidArgument
 from vq.operations.base.sizes import bytes_text
 from vq.operations.brokers.brokers import Damage
@@ -31,9 +27,9 @@ _VERIFIED: Final = Shape(
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=topic_names)
-@click.option("--all", "everything", is_flag=True, help="All topics.")
+@flag("--all as everything", "All topics.")
 @partitions_option("Only this one; may be given several times.")
-@click.option("--again", is_flag=True, help="Read also what was found intact within a day.")
+@flag("--again", "Read also what was found intact within a day.")
 @shows(some(_VERIFIED))
 @command_options
 def verify(
