@@ -56,8 +56,8 @@ MEMBERS_MAX: Final = 5_000
 LOST_MAX: Final = 20
 SOME_LOST: Final[tuple[tuple[SourceKey, Lost], ...]] = ((SourceKey("", 0, ""), Lost(0, 0, 0, 0)),)
 #: A group counts its grants from the time on at which it begins, or a node begins to lead, in this
-#: part of a ms: so no grant has the number of one that nobody knows any more, of a group of its name
-#: that was deleted, or of an end that the log has lost.
+#: part of a ms: so no grant has the number of one that nobody knows any more, of a group of its
+#: name that was deleted, or of an end that the log has lost.
 GRANTS_PER_MS: Final = 16
 #: About so much of what settlements have not found goes into the record of the members.
 LOST_BYTES: Final = 512 * KIB
