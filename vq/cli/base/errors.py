@@ -191,6 +191,7 @@ def run(
     try:
         code = command()
     except click.ClickException as error:
+        _say_where_options_stand(error)
         if as_json:
             print(as_json_text(error, error.format_message(), _help_of(error)), file=target)
         else:
@@ -227,6 +228,17 @@ def _os_text(error: OSError) -> str:
             "make it, or name another file"
         )
     return f"{error.filename!r}: {error.strerror}"
+
+
+def _say_where_options_stand(error: click.ClickException) -> None:
+    """Have a group refuse an option with where it belongs: `vq --config FILE topic list`."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        command = error.ctx.command
+        if isinstance(command, click.Group) and not command.invoke_without_command:
+            error.message = (
+                f"{error.message.rstrip('.')} here: options stand behind the command, as in "
+                f"`{error.ctx.command_path} COMMAND {error.option_name} …`."
+            )
 
 
 def _help_of(error: click.ClickException) -> str:
