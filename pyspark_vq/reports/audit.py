@@ -39,8 +39,6 @@ from pyspark_vq.reports.shuffles import fitting_shuffles
 from vq.admin import ContentCheck, HeldPartition, VerifiedArchive
 from vq.errors import PermissionRefused, UnknownTopic, VqError
 
-__all__ = ["FINDINGS", "Audit", "Wanted", "audit", "write_csv", "write_history"]
-
 #: So many findings are told; all are counted.
 FINDINGS_MAX: Final = 1_000
 #: Messages of one row of offsets and ids.

@@ -14,8 +14,6 @@ from pyspark_vq.reports.audit_splits import Layout
 from pyspark_vq.reports.contents import UNKNOWN_KINDS, Checked, Finding, Split
 from vq.admin import ContentCheck, sequence_fault
 
-__all__ = ["PARTITIONS", "Joined", "join_splits", "judged", "without_repeats"]
-
 #: Columns of the rows of partitions, in order.
 PARTITIONS: Final = (
     "topic",

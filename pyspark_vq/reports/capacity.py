@@ -32,8 +32,6 @@ from pyspark_vq.reports.progress import Progress
 from pyspark_vq.reports.shuffles import fitting_shuffles
 from vq import TopicSettings
 
-__all__ = ["HISTORY", "Capacity", "Wanted", "measure", "write_csv", "write_history"]
-
 #: Of so many earlier snapshots disks are compared.
 SNAPSHOTS_MAX: Final = 500
 #: Hours of growth of one partition, about: what retention keeps by default.

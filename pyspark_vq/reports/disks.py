@@ -7,8 +7,6 @@ from typing import Any, Final
 from pyspark_vq.reports.forecast import DAY_S, Forecast, Point, forecast, nearby
 from pyspark_vq.reports.holdings import Disk
 
-__all__ = ["DISKS", "Held", "disk_rows", "points_of"]
-
 #: Columns of ``disk_rows``, in order.
 DISKS: Final = (
     "group",

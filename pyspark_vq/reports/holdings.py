@@ -20,8 +20,6 @@ from vq import TopicSettings
 from vq.admin import BrokerReport, HeldPartition, ReadPlacement
 from vq.errors import VqError
 
-__all__ = ["BLOCKS", "Cluster", "Disk", "Home", "read_blocks", "read_cluster"]
-
 #: Nodes that are asked at the same time, whatever Spark would do.
 NODES_AT_ONCE: Final = 16
 
