@@ -14,11 +14,7 @@ from vq.client.future import SendCallback, SendFuture, check_callback
 from vq.client.kinds import topic_named
 from vq.client.loop_calls import call_soon
 from vq.client.producer.core import ProducerCore, deleted_if_unpublished
-from vq.client.producer.intake.shortcut import (
-    PlainSends,
-    send_async_shortcut,
-    send_oneway_shortcut,
-)
+from vq.client.producer.intake.shortcut import send_async_shortcut, send_oneway_shortcut
 from vq.client.producer.metrics import ProducerMetrics
 from vq.client.producer.transaction.half import HalfMessage
 from vq.client.producer.transaction.transaction import TransactionCore
@@ -50,7 +46,7 @@ SEND_SYNC_S = 3.0
 ANSWER_S = 1.0  # added to the caller's time-out: the loop's thread may be in a callback
 
 
-class MessageProducer(PlainSends):
+class MessageProducer:
     """Sends messages. ``MessageFactory.create_producer`` makes it; many threads may use it.
 
     Messages that one thread sends to one partition keep their order, also sync and async ones
@@ -64,7 +60,7 @@ class MessageProducer(PlainSends):
 
     def __init__(self, core: ProducerCore, runtime: LoopThread) -> None:
         self._core = core
-        self._checked = None  # the callback of the last send
+        self._checked: SendCallback | None = None  # the callback of the last send
         self._append = core.append
         self._transactions = core.transactions
         self._switching = threading.RLock()
@@ -318,7 +314,7 @@ class MessageProducer(PlainSends):
 
     def _send_unheard(self, message: Message, timeout: float | None) -> None:
         oneway = self._core.oneway
-        self._unheard = oneway.callbacks
+        self._unheard = oneway.callbacks  # see ``shortcut``
         ended = oneway.callback_for(topic_named(message))
         if self._append(message, ended, timeout) is None:
             self._send(message, ended, timeout)
@@ -364,7 +360,7 @@ class MessageProducer(PlainSends):
                         takes = functools.partial(batch.check, topic, check=core.check)
                         self._publish_for(topic, core.time_left(batch), takes)
                     with deleted_if_unpublished(topic):
-                        while not batch.append(topic, block=True):
+                        while not core.append_batch(batch, topic):
                             pass
                 except VqError as error:
                     count = batch.refuse(topic, error)

@@ -46,6 +46,8 @@ LIBRARY = f"vq-python {__version__}"
 #: before the first answer: it may wait for something else, such as other nodes.
 PACED_S: Final = 9.0
 FIRST_ANSWER_S: Final = 0.5
+#: Before the first answer a body of up to this size is not kept back.
+SMALL_BYTES: Final = 4 << 10
 #: A body of at least this size is sent at once, with a system call of its own.
 AT_ONCE_BYTES: Final = 64 << 10
 
@@ -165,13 +167,22 @@ class BrokerConnection(FrameProtocol):
         self._rest = None
         self.flush()
 
+    @property
+    def takes_small(self) -> bool:
+        """Whether a request with a small body may be sent now, whatever ``waits_s`` says.
+
+        So it is before the first answer: if a quota turns out to be used up, what is refused is
+        little.
+        """
+        return self._is_paced is None and self._rest is None
+
     def waits_s(self) -> float:
         """Return for how many seconds a request with a large body should not be sent; 0: now.
 
         While the quota of the user is used up they go one at a time, each behind the answer to the
         one before, which may come sooner: of several at once the broker lets one wait and refuses
         the others, and reading them takes as long as they would have. Whether a quota is used up,
-        the first answer tells.
+        the first answer tells; until then see ``takes_small``, too.
         """
         if self._is_paced is False:
             return 0.0

@@ -180,7 +180,7 @@ def test_what_the_group_says_is_taken_by_those_who_say_nothing() -> None:
 
 
 def test_the_bound_in_messages_comes_from_the_one_in_bytes() -> None:
-    assert buffer_messages_of(ProducerConfig()) == 32_768
+    assert buffer_messages_of(ProducerConfig()) == 65_536
     assert buffer_messages_of(ProducerConfig(buffer_bytes=2 * limits.MIB + 1)) == 4_097
     assert buffer_messages_of(ProducerConfig(buffer_messages=7)) == 7
 

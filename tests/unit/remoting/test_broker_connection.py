@@ -404,11 +404,13 @@ async def test_requests_with_bodies_go_one_at_a_time_while_a_quota_is_used_up(
     assert connection.waits_s() == 0.0
     first = await ask_with_body()
     assert 0.4 < connection.waits_s() <= connections.FIRST_ANSWER_S
+    assert connection.takes_small
     await answered(first)
     second, third = await ask_with_body(), await ask_with_body()
     assert connection.waits_s() == 0.0
     await answered(second, delay_s=2.0)
     assert connection.waits_s() > 8.0  # for the third one
+    assert not connection.takes_small
     peer.refuse(third, Busy("nobody has looked at the quota for this"))
     await asyncio.sleep(0.001)
     assert 1.9 < connection.waits_s() <= 2.0

@@ -31,11 +31,12 @@ enum {
     Q_COMPRESSOR,
     Q_CONTENT_BYTES_MAX,
     Q_IS_OWN,
+    Q_TOPIC,
     Q_COUNT
 };
 static const char *const queues_slots[Q_COUNT] = {
     "appended",   "plain_bytes_max",   "usual_keys", "directed",
-    "compressor", "content_bytes_max", "is_own"};
+    "compressor", "content_bytes_max", "is_own",     "topic"};
 
 /* What a text was mapped to when it was looked up last. While the dict has not changed since, it holds the
  * value; the text is held here, so that no other one gets its address. */
@@ -354,6 +355,14 @@ static int wake_sender(appender_t *self)
     return -1;
 }
 
+/* Use the space of a future that was appended, and wake the sender if it sleeps; -1 with an exception. */
+static int count_appended(appender_t *self, const future_t *future)
+{
+    self->space -= future->size + self->overhead;
+    self->places--;
+    return self->awake ? 0 : wake_sender(self);
+}
+
 /* Make the future of a message that passes all stages unchanged, without times and partition, and
  * read its key. Return 0 without one if the message is not plain, -1 with an exception. */
 static int make_plain(appender_t *self, PyObject *message, usual_key_t *key, future_t **made)
@@ -430,20 +439,18 @@ static PyObject *append_one(appender_t *self, PyObject *message, PyObject *callb
             return NULL;
         Py_RETURN_NONE;
     }
-    self->space -= made->size + self->overhead;
-    self->places--;
-    if (!self->awake && wake_sender(self) < 0) {
+    if (count_appended(self, made) < 0) {
         Py_DECREF(future);
         return NULL;
     }
     return future;
 }
 
-static int check_count(const char *name, Py_ssize_t count)
+static int check_count(const char *name, Py_ssize_t count, Py_ssize_t wanted)
 {
-    if (count == 3)
+    if (count == wanted)
         return 0;
-    PyErr_Format(PyExc_TypeError, "%s has 3 arguments, %zd were given", name, count);
+    PyErr_Format(PyExc_TypeError, "%s has %zd arguments, %zd were given", name, wanted, count);
     return -1;
 }
 
@@ -452,7 +459,7 @@ PyDoc_STRVAR(append_doc, "append(message, callback, timeout, /)\n--\n\n"
 
 static PyObject *appender_append(appender_t *self, PyObject *const *args, Py_ssize_t count)
 {
-    return check_count("append", count) < 0 ? NULL : append_one(self, args[0], args[1], args[2]);
+    return check_count("append", count, 3) < 0 ? NULL : append_one(self, args[0], args[1], args[2]);
 }
 
 PyDoc_STRVAR(append_unheard_doc, "append_unheard(message, callbacks, timeout, /)\n--\n\n"
@@ -479,12 +486,39 @@ static PyObject *append_unheard_one(appender_t *self, PyObject *message, PyObjec
 
 static PyObject *appender_append_unheard(appender_t *self, PyObject *const *args, Py_ssize_t count)
 {
-    if (check_count("append_unheard", count) < 0)
+    if (check_count("append_unheard", count, 3) < 0)
         return NULL;
     if (PyDict_Check(args[1]))
         return append_unheard_one(self, args[0], args[1], args[2]);
     PyErr_SetString(PyExc_TypeError, "callbacks are a dict, by topic");
     return NULL;
+}
+
+PyDoc_STRVAR(put_doc, "put(future, queues, /)\n--\n\n"
+                      "See vq.client.producer.intake.appender.Appender.put.");
+
+static PyObject *appender_put(appender_t *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (check_count("put", count, 2) < 0)
+        return NULL;
+    module_state_t *state = PyType_GetModuleState(Py_TYPE(self));
+    future_t *future = state ? future_of(state->future, args[0]) : NULL;
+    if (!future)
+        return NULL;
+    PyObject *queues = args[1];
+    PyObject *topic = Py_IS_TYPE(queues, self->queues) ? slot_of(self, queues, Q_TOPIC) : NULL;
+    if (!topic || !PyUnicode_CheckExact(topic)) {
+        PyErr_SetString(PyExc_TypeError, "the queues of a topic are needed");
+        return NULL;
+    }
+    if (open_queues(self, topic) != queues) {
+        if (PyErr_Occurred())
+            return NULL;
+        Py_RETURN_FALSE;
+    }
+    if (append_to(self, queues, (PyObject *)future) < 0 || count_appended(self, future) < 0)
+        return NULL;
+    Py_RETURN_TRUE;
 }
 
 /* Make the future of one of several messages to a topic, with a partition; see ``make_plain``. */
@@ -598,6 +632,7 @@ static PyMethodDef appender_methods[] = {
     {"append", (PyCFunction)(void (*)(void))appender_append, METH_FASTCALL, append_doc},
     {"append_unheard", (PyCFunction)(void (*)(void))appender_append_unheard, METH_FASTCALL,
      append_unheard_doc},
+    {"put", (PyCFunction)(void (*)(void))appender_put, METH_FASTCALL, put_doc},
     {"prepare", (PyCFunction)appender_prepare, METH_VARARGS, prepare_doc},
     {"one_topic", (PyCFunction)appender_one_topic, METH_O, one_topic_doc},
     {"use", (PyCFunction)appender_use, METH_VARARGS, use_doc},
@@ -726,7 +761,7 @@ static int add_types(PyObject *module)
         return -1;
     if (add_type(module, &appender_spec, "Appender", NULL) < 0)
         return -1;
-    return add_type(module, &shortcut_spec, "Shortcut", NULL);
+    return add_type(module, &shortcut_spec, "SendShortcut", NULL);
 }
 
 static int traverse_module(PyObject *module, visitproc visit, void *arg)

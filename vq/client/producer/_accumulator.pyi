@@ -38,6 +38,7 @@ class Appender:
     def append_unheard(
         self, message: Message, callbacks: dict[str, SendCallback], timeout: float | None, /
     ) -> SendFuture | None: ...
+    def put(self, future: SendFuture, queues: TopicQueues, /) -> bool: ...
     def prepare(
         self,
         messages: list[Any],
@@ -52,16 +53,15 @@ class Appender:
     def one_topic(self, messages: list[Any], /) -> str | None: ...
     def use(self, size: int, count: int, /) -> None: ...
 
-class Shortcut:
+class SendShortcut:
     def __new__(
         cls,
         function: Callable[..., Any],
-        owner: type[Any],
         rest: str,
         not_plain: int,
         is_oneway: bool,
         /,
-    ) -> Shortcut: ...
+    ) -> SendShortcut: ...
 
 def bytes_of(futures: Sequence[SendFuture], /) -> int: ...
 def columns(futures: list[SendFuture], /) -> tuple[list[bytes], list[Head | None], float]: ...

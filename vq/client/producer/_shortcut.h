@@ -10,16 +10,15 @@
 #include <Python.h>
 #include <structmember.h>
 
-/* Slots of vq.client.producer.intake.shortcut.PlainSends. */
+/* Attributes of a producer that a shortcut reads. */
 enum { S_APPEND, S_CHECKED, S_UNHEARD, S_COUNT };
-static const char *const sends_slots[S_COUNT] = {"_append", "_checked", "_unheard"};
+static const char *const sends_names[S_COUNT] = {"_append", "_checked", "_unheard"};
 
 typedef struct {
     PyObject_HEAD
-    PyObject *function;  /* what it stands for */
-    PyTypeObject *owner; /* PlainSends: the base of who has it */
-    PyObject *rest;      /* the name of the method for messages that are not plain */
-    Py_ssize_t at[S_COUNT];
+    PyObject *function; /* what it stands for */
+    PyObject *rest;     /* the name of the method for messages that are not plain */
+    PyObject *names[S_COUNT];
     int not_plain; /* flags of functions that cannot be callbacks */
     vectorcallfunc call;
     PyObject *weak; /* references to it: a weakref.WeakMethod of a producer's method has one */
@@ -31,11 +30,11 @@ typedef struct {
 } call_t;
 
 /* Read the arguments of a usual call; 0: the function reads them, and raises if they are wrong. */
-static int read_call(shortcut_t *shortcut, PyObject *const *args, size_t flags, PyObject *names,
-                     int takes_callback, call_t *read)
+static int read_call(PyObject *const *args, size_t flags, PyObject *names, int takes_callback,
+                     call_t *read)
 {
     Py_ssize_t count = PyVectorcall_NARGS(flags), most = takes_callback ? 4 : 3;
-    if (count < 2 || count > most || !PyObject_TypeCheck(args[0], shortcut->owner))
+    if (count < 2 || count > most)
         return 0;
     PyObject *callback = takes_callback && count > 2 ? args[2] : NULL;
     PyObject *timeout = count == most ? args[most - 1] : NULL;
@@ -52,29 +51,46 @@ static int read_call(shortcut_t *shortcut, PyObject *const *args, size_t flags, 
     return 1;
 }
 
-static PyObject *sends_slot(shortcut_t *shortcut, PyObject *self, int slot)
+/* Find an attribute of a producer, a new reference or NULL: it has none, as before its ``__init__`` has
+ * ended. Return -1 with an exception: looking for it may run code of a derived class. */
+static int find(shortcut_t *shortcut, PyObject *self, int name, PyObject **found)
 {
-    return *(PyObject **)((char *)self + shortcut->at[slot]);
+    *found = PyObject_GetAttr(self, shortcut->names[name]);
+    if (*found || PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+        return 0;
+    }
+    return -1;
 }
 
-/* Return the appender that a producer's plain messages go to now, a new reference; NULL: there is none,
- * as with interceptors, or while a transaction is open. */
-static appender_t *appender_of(shortcut_t *shortcut, PyObject *self)
+/* Find the appender that a producer's plain messages go to now, a new reference or NULL: there is none,
+ * as with interceptors, or while a transaction is open. Return -1 with an exception. */
+static int find_appender(shortcut_t *shortcut, PyObject *self, appender_t **appender)
 {
-    PyObject *append = sends_slot(shortcut, self, S_APPEND);
-    if (!append || !PyCFunction_CheckExact(append) ||
-        PyCFunction_GET_FUNCTION(append) != (PyCFunction)(void (*)(void))appender_append)
-        return NULL;
-    return (appender_t *)Py_NewRef(PyCFunction_GET_SELF(append));
+    PyObject *append;
+    *appender = NULL;
+    if (find(shortcut, self, S_APPEND, &append) < 0)
+        return -1;
+    if (append && PyCFunction_CheckExact(append) &&
+        PyCFunction_GET_FUNCTION(append) == (PyCFunction)(void (*)(void))appender_append)
+        *appender = (appender_t *)Py_NewRef(PyCFunction_GET_SELF(append));
+    Py_XDECREF(append);
+    return 0;
 }
 
-/* Whether a callback needs no further look: the one of the last send, or a plain function. */
+/* Whether a callback needs no further look: a plain function or a method that is one, or the callback of
+ * the last send; -1 with an exception. */
 static int is_checked(shortcut_t *shortcut, PyObject *self, PyObject *callback)
 {
-    if (callback == Py_None || callback == sends_slot(shortcut, self, S_CHECKED))
+    PyObject *function = PyMethod_Check(callback) ? PyMethod_GET_FUNCTION(callback) : callback, *checked;
+    if (callback == Py_None ||
+        (PyFunction_Check(function) &&
+         !(((PyCodeObject *)PyFunction_GET_CODE(function))->co_flags & shortcut->not_plain)))
         return 1;
-    return PyFunction_Check(callback) &&
-           !(((PyCodeObject *)PyFunction_GET_CODE(callback))->co_flags & shortcut->not_plain);
+    if (find(shortcut, self, S_CHECKED, &checked) < 0)
+        return -1;
+    Py_XDECREF(checked); /* only compared */
+    return checked == callback;
 }
 
 static PyObject *call_send_async(PyObject *called, PyObject *const *args, size_t flags,
@@ -83,9 +99,13 @@ static PyObject *call_send_async(PyObject *called, PyObject *const *args, size_t
     shortcut_t *shortcut = (shortcut_t *)called;
     call_t call;
     appender_t *appender = NULL;
-    if (!read_call(shortcut, args, flags, names, 1, &call) ||
-        !is_checked(shortcut, call.self, call.callback) ||
-        !(appender = appender_of(shortcut, call.self)))
+    int is_usual = read_call(args, flags, names, 1, &call);
+    if (is_usual && (is_usual = is_checked(shortcut, call.self, call.callback)) > 0 &&
+        find_appender(shortcut, call.self, &appender) < 0)
+        is_usual = -1;
+    if (is_usual < 0)
+        return NULL;
+    if (!appender)
         return PyObject_Vectorcall(shortcut->function, args, flags, names);
     PyObject *future = append_one(appender, call.message, call.callback, call.timeout);
     Py_DECREF(appender);
@@ -102,13 +122,21 @@ static PyObject *call_send_oneway(PyObject *called, PyObject *const *args, size_
     shortcut_t *shortcut = (shortcut_t *)called;
     call_t call;
     appender_t *appender = NULL;
-    PyObject *callbacks;
-    if (!read_call(shortcut, args, flags, names, 0, &call) ||
-        !(callbacks = sends_slot(shortcut, call.self, S_UNHEARD)) || !PyDict_Check(callbacks) ||
-        !(appender = appender_of(shortcut, call.self)))
+    PyObject *callbacks = NULL, *future = NULL;
+    if (read_call(args, flags, names, 0, &call) &&
+        (find(shortcut, call.self, S_UNHEARD, &callbacks) < 0 ||
+         (callbacks && PyDict_Check(callbacks) &&
+          find_appender(shortcut, call.self, &appender) < 0))) {
+        Py_XDECREF(callbacks);
+        return NULL;
+    }
+    if (appender) {
+        future = append_unheard_one(appender, call.message, callbacks, call.timeout);
+        Py_DECREF(appender);
+    }
+    Py_XDECREF(callbacks);
+    if (!appender)
         return PyObject_Vectorcall(shortcut->function, args, flags, names);
-    PyObject *future = append_unheard_one(appender, call.message, callbacks, call.timeout);
-    Py_DECREF(appender);
     if (!future)
         return NULL;
     int is_appended = future != Py_None;
@@ -123,43 +151,36 @@ static PyObject *call_send_oneway(PyObject *called, PyObject *const *args, size_
 
 static PyObject *shortcut_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *function, *owner, *rest;
+    PyObject *function, *rest;
     int not_plain, is_oneway;
-    Py_ssize_t at[S_COUNT];
     if (kwargs && PyDict_GET_SIZE(kwargs)) {
-        PyErr_SetString(PyExc_TypeError, "Shortcut takes no keyword arguments");
+        PyErr_SetString(PyExc_TypeError, "SendShortcut takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "O!O!Uip:Shortcut", &PyFunction_Type, &function, &PyType_Type, &owner,
-                          &rest, &not_plain, &is_oneway) ||
-        slot_offsets((PyTypeObject *)owner, sends_slots, S_COUNT, at) < 0)
+    if (!PyArg_ParseTuple(args, "O!Uip:SendShortcut", &PyFunction_Type, &function, &rest, &not_plain,
+                          &is_oneway))
         return NULL;
     shortcut_t *self = (shortcut_t *)type->tp_alloc(type, 0);
     if (!self)
         return NULL;
+    for (int i = 0; i < S_COUNT; i++)
+        if (!(self->names[i] = PyUnicode_InternFromString(sends_names[i]))) {
+            Py_DECREF(self);
+            return NULL;
+        }
     self->function = Py_NewRef(function);
-    self->owner = (PyTypeObject *)Py_NewRef(owner);
     self->rest = Py_NewRef(rest);
     PyUnicode_InternInPlace(&self->rest);
-    memcpy(self->at, at, sizeof at);
     self->not_plain = not_plain;
     self->call = is_oneway ? call_send_oneway : call_send_async;
     return (PyObject *)self;
 }
 
+/* It needs no tp_clear: a cycle goes through its function, which has one. */
 static int shortcut_traverse(shortcut_t *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->function);
-    Py_VISIT(self->owner);
-    return 0;
-}
-
-static int shortcut_clear(shortcut_t *self)
-{
-    Py_CLEAR(self->function);
-    Py_CLEAR(self->owner);
-    Py_CLEAR(self->rest);
     return 0;
 }
 
@@ -169,7 +190,10 @@ static void shortcut_dealloc(shortcut_t *self)
     PyObject_GC_UnTrack(self);
     if (self->weak)
         PyObject_ClearWeakRefs((PyObject *)self);
-    shortcut_clear(self);
+    Py_XDECREF(self->function);
+    Py_XDECREF(self->rest);
+    for (int i = 0; i < S_COUNT; i++)
+        Py_XDECREF(self->names[i]);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -184,7 +208,7 @@ static PyObject *shortcut_of(PyObject *self, PyObject *object, PyObject *type)
 static PyObject *shortcut_get(PyObject *self, PyObject *name)
 {
     PyObject *function = ((shortcut_t *)self)->function;
-    if (!function || !PyUnicode_CompareWithASCIIString(name, "__reduce_ex__"))
+    if (!PyUnicode_CompareWithASCIIString(name, "__reduce_ex__"))
         return PyObject_GenericGetAttr(self, name);
     return PyObject_GetAttr(function, name);
 }
@@ -217,7 +241,6 @@ static PyType_Slot shortcut_type_slots[] = {
     {Py_tp_doc, "See vq.client.producer.intake.shortcut."},
     {Py_tp_new, shortcut_new},
     {Py_tp_traverse, shortcut_traverse},
-    {Py_tp_clear, shortcut_clear},
     {Py_tp_dealloc, shortcut_dealloc},
     {Py_tp_call, PyVectorcall_Call},
     {Py_tp_descr_get, shortcut_of},
@@ -230,7 +253,7 @@ static PyType_Slot shortcut_type_slots[] = {
 };
 
 static PyType_Spec shortcut_spec = {
-    .name = "vq.client.producer._accumulator.Shortcut",
+    .name = "vq.client.producer._accumulator.SendShortcut",
     .basicsize = sizeof(shortcut_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE |
              Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,

@@ -15,8 +15,8 @@ from vq.errors import (
     NotSent,
     Refused,
 )
-from vq.model import Message
-from vq.testing.waiting import WAIT_S
+from vq.model import Message, SendResult
+from vq.testing.waiting import WAIT_S, until
 
 
 async def test_no_broker_within_the_deadline_means_not_sent(
@@ -84,6 +84,23 @@ async def test_a_time_out_of_0_waits_for_no_routes(
     # On a busy machine the sender might look at deadlines before it sees the answer.
     monkeypatch.setattr(core_of(producer).sender, "tick", lambda: None)
     assert (await producer.send(Message("t", b"x"), timeout=0)).id > 0, "the broker is at hand"
+
+
+async def test_a_time_out_of_0_waits_for_no_answer_to_other_messages(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Not on a new connection either, where larger batches wait for the first one's answer."""
+    await cluster.create_topic("async", partitions=1, flush="async")
+    core = await published(factory)
+    await core.publish("async")
+    cluster.flushers["b1"].held = True
+    first = send(core, Message("t", b"x"))
+    await until(lambda: any(queue.in_flight for queue in core.accumulator.queues()))
+    outcome = await ended(send(core, Message("async", b"x"), None, 0))
+    assert isinstance(outcome, SendResult)
+    assert not first.done()
+    cluster.flushers["b1"].release()
+    assert isinstance(await ended(first), SendResult)
 
 
 async def test_a_time_out_below_zero_has_gone_by(factory: aio.MessageFactory) -> None:

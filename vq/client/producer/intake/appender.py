@@ -76,6 +76,13 @@ class Appender(Protocol):
         It returns None without effect as well if the topic has no callback in there.
         """
 
+    def put(self, future: SendFuture, queues: TopicQueues, /) -> bool:
+        """Append a message that passed all stages; return whether there was space for it.
+
+        There is none in a topic that is not published any more. The handler of a signal comes
+        before it or behind it; with the reference also inside, where it holds the lock. Any thread.
+        """
+
     def prepare(
         self,
         messages: list[Any],
@@ -177,26 +184,10 @@ class PythonAppender:
         future.waiters = None
         future.size = len(content) if head is None else len(content) + len(head[1])
         future.partition = -1
-        with self._lock:
-            queues = self.topics.get(topic)
-            if (
-                queues is None
-                or self.closed
-                or self.space <= 0
-                or self.places <= 0
-                or len(content) > queues.plain_bytes_max
-            ):
-                return None
-            queues.appended += (future,)  # no call between these: see ``topic_queues``
-            self.space -= future.size + MESSAGE_OVERHEAD_BYTES
-            self.places -= 1
-        if not self.awake:
-            try:
-                self._wake()
-            except BaseException:  # a signal handler raised: wake the sender nevertheless
-                self._wake()
-                raise
-        return future
+        queues = self.topics.get(topic)
+        if queues is None or len(content) > queues.plain_bytes_max:
+            return None
+        return future if self.put(future, queues) else None
 
     def append_unheard(
         self, message: Message, callbacks: dict[str, SendCallback], timeout: float | None, /
@@ -206,6 +197,25 @@ class PythonAppender:
             return None
         callback = callbacks.get(message.topic)
         return None if callback is None else self.append(message, callback, timeout)
+
+    def put(self, future: SendFuture, queues: TopicQueues, /) -> bool:
+        """See ``Appender.put``."""
+        with self._lock:
+            if self.closed or self.space <= 0 or self.places <= 0:
+                return False
+            if self.topics.get(queues.topic) is not queues:
+                return False
+            queues.directed |= future.partition >= 0
+            queues.appended += (future,)  # no call between these: see ``topic_queues``
+            self.space -= future.size + MESSAGE_OVERHEAD_BYTES
+            self.places -= 1
+        if not self.awake:
+            try:
+                self._wake()
+            except BaseException:  # a signal handler raised: wake the sender nevertheless
+                self._wake()
+                raise
+        return True
 
     def prepare(
         self,

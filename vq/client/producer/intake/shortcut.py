@@ -6,33 +6,21 @@ are compiled, the class has a *shortcut* in its place (``_shortcut.h``): it read
 appends a plain message by itself, and calls the function for everything else. To everyone who looks
 at it, it is that function: signature, documentation, ``inspect.isfunction``. It may be overridden.
 
+It reads three attributes of a producer: ``_append`` takes a plain message, and only
+``Appender.append`` is called by a shortcut itself; ``_checked`` is a callback that
+``check_callback`` has let through; ``_unheard`` has the callbacks of one-way messages by topic.
+They are no slots: a class with slots could have no other base with slots.
+
 The function is the reference, and it runs if nothing was compiled.
 """
 
 from collections.abc import Callable
 from typing import TypeVar, cast
 
-from vq.client.future import SendCallback, SendFuture, accumulator
+from vq.client.future import accumulator
 from vq.client.kinds import NOT_PLAIN
-from vq.model import Message
 
 F = TypeVar("F", bound=Callable[..., object])
-
-
-class PlainSends:
-    """What a shortcut reads of a producer.
-
-    Attributes:
-        _append: Takes a plain message; only ``Appender.append`` is called by a shortcut itself.
-        _checked: A callback that ``check_callback`` has let through.
-        _unheard: The callbacks of one-way messages, by topic; see ``Appender.append_unheard``.
-            Set with the first one-way message.
-    """
-
-    __slots__ = ("_append", "_checked", "_unheard")
-    _append: Callable[[Message, SendCallback | None, float | None], SendFuture | None]
-    _checked: SendCallback | None
-    _unheard: dict[str, SendCallback]
 
 
 def send_async_shortcut(method: F) -> F:
@@ -48,4 +36,4 @@ def send_oneway_shortcut(method: F) -> F:
 def _shortcut(method: F, rest: str, *, is_oneway: bool) -> F:
     if accumulator is None:
         return method
-    return cast("F", accumulator.Shortcut(method, PlainSends, rest, NOT_PLAIN, is_oneway))
+    return cast("F", accumulator.SendShortcut(method, rest, NOT_PLAIN, is_oneway))

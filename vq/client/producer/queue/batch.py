@@ -308,6 +308,8 @@ def fail_all(items: list[SendFuture], error: VqError) -> None:
 
 #: If less than this part of a batch is in flight and pending, further messages wait for the answer.
 _FEW_PART = 8
+#: A batch counts as full here with so many messages, however many it may have.
+_FULL_ENOUGH = 2_000
 
 
 class Filling:
@@ -346,11 +348,11 @@ class Filling:
 
     def is_worth_a_frame(self, pending: int) -> bool:
         """Return whether to send so many messages beside a batch in flight."""
-        return pending * 2 >= self.full
+        return pending * 2 >= min(self.full, _FULL_ENOUGH)
 
     def are_few(self, count: int) -> bool:
         """Return whether so many messages, in flight and pending, need no further batch soon."""
-        return count * _FEW_PART < self.full
+        return count * _FEW_PART < min(self.full, _FULL_ENOUGH)
 
     def lingers_until(self, pending: Sequence[SendFuture], now: float) -> float:
         """Return until when to wait for more than these messages, at least one; 0: do not wait.

@@ -38,7 +38,7 @@ from vq.errors import (
 )
 from vq.log_lines import get_logger
 from vq.model import Address, TopicPartition
-from vq.remoting.broker_connection import BrokerConnection
+from vq.remoting.broker_connection import SMALL_BYTES, BrokerConnection
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 from vq.shown import shown_error
@@ -275,7 +275,7 @@ class Sender:
                 self._fail_refused(queue)
                 self._set_aside(queue)
             if connection is not None:
-                while not (waits_s := connection.waits_s()):
+                while not (waits_s := _waits_s(queue, connection)):
                     batch = queue.next_to_send(now, self.take_ids, hurry=hurry)
                     if batch is None:
                         break
@@ -583,6 +583,14 @@ class Sender:
         self.close()
         self._abandoned = True
         self._wake()
+
+
+def _waits_s(queue: PartitionQueue, connection: BrokerConnection) -> float:
+    """Return for how many seconds the next batch of a queue should not be sent; 0: now."""
+    waits_s = connection.waits_s()
+    if waits_s and connection.takes_small and queue.next_bytes <= SMALL_BYTES:
+        return 0.0
+    return waits_s
 
 
 def _log_silence(partition: TopicPartition, address: Address, why: str) -> None:

@@ -76,6 +76,59 @@ def fields(future: SendFuture) -> dict[str, Any]:
     return {name: getattr(future, name, None) for name in PythonFutureFields.__slots__}
 
 
+# What others have prepared ---------------------------------------------------------------------
+@pytest.mark.parametrize("partition", [ANY_PARTITION, 1])
+def test_a_prepared_message_is_put_into_its_topic(bench: Bench, partition: int) -> None:
+    future = SendFuture(b"xy", TAG_HEAD, print, 1_060.0, partition)
+    assert bench.appender.put(future, bench.queues)
+    assert bench.items == [future]
+    assert bench.queues.directed is (partition != ANY_PARTITION)
+    assert bench.appender.space == SPACE - MESSAGE_OVERHEAD_BYTES - future.size
+    assert bench.appender.places == PLACES - 1
+    assert bench.wakes == 1
+
+
+def test_a_message_for_any_partition_directs_no_other_one_elsewhere(bench: Bench) -> None:
+    for partition in (1, ANY_PARTITION):
+        assert bench.appender.put(SendFuture(b"x", None, None, 1_060.0, partition), bench.queues)
+        assert bench.queues.directed
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda bench: bench.appender.use(SPACE, 0),
+        lambda bench: bench.appender.use(-PLACES * MESSAGE_OVERHEAD_BYTES, PLACES),
+        lambda bench: setattr(bench.appender, "closed", True),
+        lambda bench: bench.appender.topics.pop("t"),
+        lambda bench: bench.appender.topics.update(t=queues_of()),
+    ],
+    ids=["no space", "no place", "closed", "deleted", "created again"],
+)
+def test_a_prepared_message_needs_space_and_its_topic(
+    bench: Bench, end: Callable[[Bench], object]
+) -> None:
+    end(bench)
+    before = bench.appender.space, bench.appender.places
+    assert not bench.appender.put(SendFuture(b"x", None, None, 1_060.0), bench.queues)
+    assert not bench.items
+    assert (bench.appender.space, bench.appender.places, bench.wakes) == (*before, 0)
+
+
+def test_a_prepared_message_is_there_if_the_wake_raises(bench: Bench) -> None:
+    """A signal handler raises in it: the caller learns of that, and the message is sent."""
+
+    def interrupt() -> None:
+        bench.on_wake = lambda: None
+        raise KeyboardInterrupt
+
+    bench.on_wake = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        bench.appender.put(SendFuture(b"x", None, None, 1_060.0), bench.queues)
+    assert len(bench.items) == 1
+    assert bench.wakes == 1
+
+
 # What is taken --------------------------------------------------------------------------------
 @pytest.mark.parametrize(("tag", "head"), [(None, None), ("a", TAG_HEAD)])
 def test_a_plain_message_is_appended_to_its_topic(bench: Bench, tag: str | None, head: Any) -> None:
@@ -566,7 +619,7 @@ def test_topics_are_looked_up_as_they_are_now(bench: Bench) -> None:
     del bench.appender.topics["t"]
     assert bench.append(same) is None
     bench.appender.topics["t"] = latter = queues_of()
-    bench.appender.topics["other"] = other = queues_of()
+    bench.appender.topics["other"] = other = queues_of("other")
     for topic in ("t", "other", "".join("t"), "t"):
         assert bench.append(Message(topic, b"x")) is not None
     assert [len(each.appended) for each in (former, latter, other)] == [2, 3, 1]
@@ -706,6 +759,10 @@ def test_an_appender_is_made_of_fitting_parts_only() -> None:
         made.append_unheard(Message("t", b"x"))  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="dict"):
         made.append_unheard(Message("t", b"x"), print, None)  # type: ignore[arg-type]
+    future = SendFuture(b"x", None, None, 0.0)
+    for wrong_put in [(future,), (future, None), (None, queues_of()), (future, future)]:
+        with pytest.raises(TypeError):
+            made.put(*wrong_put)
     with pytest.raises(TypeError):
         made.use("1", 1)  # type: ignore[arg-type]
     with pytest.raises(AttributeError):

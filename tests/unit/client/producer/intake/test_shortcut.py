@@ -17,11 +17,7 @@ import vq
 from vq.client.future import FailureCallback, SendFuture, check_callback
 from vq.client.producer.intake import appender
 from vq.client.producer.intake.appender import Appender, PythonAppender, make_appender
-from vq.client.producer.intake.shortcut import (
-    PlainSends,
-    send_async_shortcut,
-    send_oneway_shortcut,
-)
+from vq.client.producer.intake.shortcut import send_async_shortcut, send_oneway_shortcut
 from vq.errors import InvalidArgument
 from vq.model import Message
 
@@ -41,7 +37,7 @@ def appender_of(make: Callable[..., Appender], **settings: Any) -> Appender:
     return made
 
 
-class Producer(PlainSends):
+class Producer:
     """A producer as far as its shortcuts go; ``rest`` notes what is not plain."""
 
     def __init__(self, appender: Appender) -> None:
@@ -94,6 +90,11 @@ def callback(_: object, error: object) -> None:
     """Do nothing."""
 
 
+class Heard:
+    def method(self, _: object, error: object) -> None:
+        """Do nothing."""
+
+
 CALLS: list[tuple[tuple[Any, ...], dict[str, Any], Any, float]] = [
     ((), {}, None, 1_060.0),
     ((callback,), {}, callback, 1_060.0),
@@ -117,7 +118,7 @@ def test_a_plain_message_is_appended_however_the_call_is_written(
 
 
 @needs_compiled
-@pytest.mark.parametrize("given", [None, callback, lambda _, __: None])
+@pytest.mark.parametrize("given", [None, callback, lambda _, __: None, Heard().method])
 def test_a_plain_message_needs_no_function(given: Any) -> None:
     producer = Producer(appender_of(make_appender))
     bound = producer.send_async
@@ -168,7 +169,12 @@ def _yields(_: object, __: object) -> Any:
     yield None
 
 
-@pytest.mark.parametrize("refused", [_waits, _yields, 7, "told"])
+class Waiting:
+    async def method(self, _: object, __: object) -> None:
+        """A coroutine function."""
+
+
+@pytest.mark.parametrize("refused", [_waits, _yields, Waiting().method, 7, "told"])
 def test_no_callback_passes_that_the_function_refuses(producer: Producer, refused: Any) -> None:
     with pytest.raises(InvalidArgument, match="callback = "):
         producer.send_async(PLAIN, refused)
@@ -272,7 +278,7 @@ def test_a_shortcut_that_is_gone_is_no_longer_referred_to() -> None:
     def send_async(self: Any, message: Any) -> None:
         """Send."""
 
-    made = appender.accumulator.Shortcut(send_async, PlainSends, "_send", 0, False)
+    made = appender.accumulator.SendShortcut(send_async, "_send", 0, False)
     kept = weakref.ref(made)
     assert kept() is made
     del made
@@ -299,19 +305,41 @@ def test_a_producer_may_override_its_methods(producer: Producer) -> None:
     assert derived.sent == 1
 
 
+def test_a_producer_may_have_any_other_class_as_a_base() -> None:
+    """As wrappers and mixins do: what a shortcut needs takes no place in the layout of objects."""
+
+    class Slotted:
+        __slots__ = ("owner",)
+
+    for bases in ((vq.MessageProducer, Slotted), (Slotted, vq.MessageProducer)):
+        made = type("Producer", bases, {})
+        assert made.send_async is vq.MessageProducer.send_async  # type: ignore[attr-defined]
+
+
+def test_a_producer_may_look_up_its_attributes_itself(producer: Producer) -> None:
+    class Lazy(Producer):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "_append" and interrupts:
+                raise KeyboardInterrupt  # as a signal handler there
+            return super().__getattribute__(name)
+
+    interrupts: list[bool] = []
+    derived = Lazy(producer.appender)
+    assert derived.send_async(PLAIN).content == b"x"
+    interrupts.append(True)
+    with pytest.raises(KeyboardInterrupt):
+        derived.send_async(PLAIN)
+    assert len(producer.appended) == 1
+
+
 @needs_compiled
 def test_a_shortcut_is_made_of_fitting_parts_only() -> None:
-    make: Any = appender.accumulator.Shortcut
-
-    class Slotless:
-        pass
+    make: Any = appender.accumulator.SendShortcut
 
     def function() -> None:
         pass
 
-    with pytest.raises(AttributeError, match="_append"):
-        make(function, Slotless, "_send", 0, False)
-    for wrong in [(print, PlainSends, "_send", 0, False), (function, PlainSends, 7, 0, False)]:
+    for wrong in [(print, "_send", 0, False), (function, 7, 0, False)]:
         with pytest.raises(TypeError):
             make(*wrong)
     with pytest.raises(TypeError, match="no keyword"):

@@ -4,7 +4,9 @@ import contextlib
 import itertools
 import math
 import random
+import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -62,6 +64,46 @@ def test_messages_without_a_key_take_turns() -> None:
 def test_turns_pass_partitions_without_a_master() -> None:
     assert turns(queues_of(writable=[1, 3]), 4) == [1, 3, 1, 3]
     assert turns(queues_of(writable=[]), 4) == [0, 1, 2, 3], "somewhere they must wait"
+
+
+def test_what_is_appended_between_any_lines_of_a_drain_goes_to_its_partition() -> None:
+    """A trace function, such as that of a debugger, gives other threads their turn at each line."""
+    line, lines = 0, 1
+    while line < lines:
+        queues = queues_of()
+        queues.appended.append(SendFuture(b"first", None, None, math.inf))
+        late = SendFuture(b"late", None, None, math.inf, 3)
+        drained, lines = traced(queues, late, line)
+        assert drained
+        queues.drain()
+        assert [late] == queues.queues[3].pending, f"appended at line {line} of the drain"
+        line += 1
+    assert lines > 5
+
+
+def traced(queues: TopicQueues, late: SendFuture, line: int) -> tuple[bool, int]:
+    """Drain, and append a message to a partition at one line of it; return how many there are."""
+    passed = 0
+
+    def step(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal passed
+        if event == "line":
+            if passed == line:
+                queues.directed = True
+                queues.appended.append(late)
+            passed += 1
+        return step
+
+    def begin(frame: FrameType, *_: Any) -> Any:
+        return step if frame.f_code is TopicQueues.drain.__code__ else None
+
+    before = sys.gettrace()
+    sys.settrace(begin)
+    try:
+        queues.drain()
+    finally:
+        sys.settrace(before)
+    return passed > line, passed
 
 
 def keyed(key: str | None) -> Message:

@@ -28,10 +28,12 @@ from vq.model import (
     Span,
     TopicSettings,
 )
+from vq.remoting.broker_connection import SMALL_BYTES
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 from vq.remoting.messages import encode_error
 from vq.remoting.wire_pb2 import PutRequest, PutResponse
+from vq.store.records.format import RECORD_HEADER_BYTES
 from vq.testing.waiting import until
 
 HERE = Address("b1", 1)
@@ -44,10 +46,12 @@ class Connection:
     def __init__(self) -> None:
         self.address = HERE
         self.sent: list[PutRequest] = []
+        self.takes_small = False
+        self.waits = 0.0
         self._callbacks: list[Callable[[Frame], None]] = []
 
     def waits_s(self) -> float:
-        return 0.0
+        return self.waits
 
     def send(self, command: int, header: bytes, body: bytes, on_reply: Any) -> None:
         assert command == Command.PUT
@@ -124,8 +128,8 @@ class Producer:
         queues.update(TopicSettings(), partitions, list(range(partitions)))
         self.sender.accumulator.open(queues)
 
-    def send(self, topic: str = "t") -> SendFuture:
-        future = self.sender.accumulator.append(Message(topic, b"x"), None, None)
+    def send(self, topic: str = "t", size: int = 1) -> SendFuture:
+        future = self.sender.accumulator.append(Message(topic, b"x" * size), None, None)
         assert future is not None
         return future
 
@@ -341,4 +345,23 @@ async def test_deadlines_hold_whatever_one_queue_raises(monkeypatch: pytest.Monk
     assert all(isinstance(future.outcome, VqError) for future in futures)
     monkeypatch.setattr(queue, "on_tick", on_tick)
     producer.sender.tick()
+    producer.sender.close()
+
+
+@pytest.mark.parametrize("takes_small", [True, False])
+async def test_only_small_batches_pass_a_connection_that_waits(takes_small: bool) -> None:
+    """As before the first answer; the size of a batch is that of its messages and their headers."""
+    producer = Producer("large", "many", "small")
+    producer.connection.waits = 9.0
+    producer.connection.takes_small = takes_small
+    producer.send("large", SMALL_BYTES - RECORD_HEADER_BYTES + 1)
+    for _ in range(5):
+        producer.send("many", SMALL_BYTES // 5)
+    producer.send("small", SMALL_BYTES - RECORD_HEADER_BYTES)
+    producer.sender.send_waiting()
+    assert [each.topic for each in producer.connection.sent] == ["small"] * takes_small
+    producer.connection.waits = 0.0
+    producer.sender.send_waiting()
+    sent = [each.topic for each in producer.connection.sent]
+    assert sorted(sent) == ["large", "many", "small"]
     producer.sender.close()
