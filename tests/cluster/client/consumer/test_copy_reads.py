@@ -23,6 +23,8 @@ from vq.model import Message
 from vq.store.log.log import Log
 from vq.testing.waiting import WAIT_S, until
 
+pytestmark = pytest.mark.virtual_time
+
 COUNT = 4
 
 
@@ -56,9 +58,9 @@ class Group:
         self.consumer = await consumer_of(self.factory, topic="many", **settings)
         await self.consumer.start()
 
-    async def send(self, count: int = 40) -> None:
+    async def send(self, count: int = 40, *, digits: int = 200) -> None:
         for number in range(self.sent, self.sent + count):
-            await self.producer.send(Message("many", b"%0200d" % number), timeout=WAIT_S)
+            await self.producer.send(Message("many", b"%0*d" % (digits, number)), timeout=WAIT_S)
         self.sent += count
 
     async def receive(self) -> None:
@@ -68,6 +70,17 @@ class Group:
             while sum(map(len, self.got.values())) < self.sent:
                 message = await anext(aiter(self.consumer))
                 self.got[message.partition].append(int(message.content))
+
+    async def until_read_from(self, node: str) -> None:
+        """Send and receive until a node has given more than it has until now.
+
+        A consumer chooses a node again once all that it asked the last one for has come.
+        """
+        before = self.read_from(node)
+        while self.read_from(node) == before:
+            await asyncio.sleep(0.1)
+            await self.send(digits=4_000)
+            await self.receive()
 
     def check(self) -> None:
         found = [number for numbers in self.got.values() for number in numbers]
@@ -158,10 +171,7 @@ async def test_a_copy_that_falls_behind_is_left(
     group.check()
     group.cluster.flushers["b1-n2"].release()
     await until(lambda: group.cluster.nodes["b1"].parts.context.role.named == 2)
-    before = group.read_from("b1-n2")
-    while group.read_from("b1-n2") == before:
-        await group.send(4)
-        await group.receive()
+    await group.until_read_from("b1-n2")
     group.check()
 
 
@@ -181,9 +191,7 @@ async def test_a_copy_that_starts_again_is_read_from_again(group: Group) -> None
     await group.send()
     await group.receive()
     await group.cluster.start(node="n2", rack="blue")
-    while not group.read_from("b1-n2"):
-        await group.send(4)
-        await group.receive()
+    await group.until_read_from("b1-n2")
     group.check()
 
 
@@ -199,10 +207,7 @@ async def test_a_copy_that_the_consumer_cannot_reach_is_left(
     await group.receive()
     assert group.cluster.nodes["b1"].parts.context.role.named == 2
     group.cluster.network.heal()
-    before = group.read_from("b1-n2")
-    while group.read_from("b1-n2") == before:
-        await group.send(4)
-        await group.receive()
+    await group.until_read_from("b1-n2")
     group.check()
 
 
