@@ -601,6 +601,11 @@ STATUSES: Final[Mapping[int, type[VqError]]] = {
     cls.status: cls for cls in _classes(VqError) if cls.status is not None
 }
 
+#: With these a broker refuses a batch for its stamp. It has lost what the producer sent before, or
+#: somebody else sends with the producer's id. Each batch that follows is refused, too, until the
+#: producer begins another stamp. This one is not stored, if it was never sent before.
+STAMP_REFUSED: Final = (ProducerFenced, SequenceGap, SequenceTaken, UnknownProducer)
+
 
 def error_from_status(
     status: int, message: str, *, details: Mapping[str, int | str] | None = None

@@ -19,7 +19,7 @@ from vq.client.config import OnUnavailable, ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
 from vq.client.producer.queue import batch as stamps
 from vq.client.producer.queue.batch import Batch, Ended
-from vq.client.producer.queue.partition_queue import PartitionQueue
+from vq.client.producer.queue.partition_queue import BatchLeader, PartitionQueue
 from vq.client.producer.spread.spread import Ring, Single
 from vq.model import Message, ProducerStamp, TopicPartition, TopicSettings
 from vq.store.records.record import decode_records
@@ -122,24 +122,39 @@ class Run:
         self.queue.pending.append(future)
 
     def send_blocking(self) -> None:
-        """A blocking sender claims its message, and is answered, refused or cut off."""
+        """A thread claims its message, or batch, and is answered, refused or cut off."""
         if self.queue.pending or self.queue.in_flight or self.config.ordered:
             return
-        future = BlockingSendFuture(b"%d" % len(self.futures), None, None, self.now + 1.0)
-        future.leads = True
-        self.futures.append(future)
-        self.queue.pending.append(future)
-        assert self.queue.claim(future) == [future]
+        claimed = self.claim_batch() if self.rng.random() < 0.5 else self.claim_one()
         # Another connection: what is left on the usual one is settled, and may come later.
         self.delayed += [(stamp, contents_of(body)) for _, _, stamp, body, _ in self.wire]
         self.wire.clear()
-        batch = self.queue.batch_of([future], [next(self.ids)])
+        batch = self.queue.batch_of(claimed, [next(self.ids) for _ in claimed])
         self.wire.append((batch, batch.attempts, batch.stamp, batch.body, batch.unknown))
         if self.rng.random() < 0.2:
             self.cut()
         else:
             self.serve()
         self.queue.leave()
+
+    def claim_one(self) -> list[SendFuture]:
+        future = BlockingSendFuture(b"%d" % len(self.futures), None, None, self.now + 1.0)
+        future.leads = True
+        self.futures.append(future)
+        self.queue.pending.append(future)
+        assert self.queue.claim(future) == [future]
+        return [future]
+
+    def claim_batch(self) -> list[SendFuture]:
+        first = len(self.futures)
+        numbers = range(first, first + self.rng.randint(1, self.config.batch_records))
+        batch = [SendFuture(b"%d" % number, None, None, self.now + 1.0) for number in numbers]
+        assert self.queue.is_free_for(batch)
+        self.futures += batch
+        leader = BatchLeader()
+        leader.leads = True
+        self.queue.claimed, self.queue.owner = batch, leader
+        return batch
 
     def pump(self) -> None:
         def take_ids(count: int) -> list[int]:

@@ -360,7 +360,7 @@ class MessageProducer:
                         takes = functools.partial(batch.check, topic, check=core.check)
                         self._publish_for(topic, core.time_left(batch), takes)
                     with deleted_if_unpublished(topic):
-                        while not batch.append(topic, block=True):
+                        while not core.append_batch(batch, topic):
                             pass
                 except VqError as error:
                     count = batch.refuse(topic, error)

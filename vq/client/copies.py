@@ -21,16 +21,7 @@ from vq.client.reading.partition_reader import PartitionReader
 from vq.coordination.groups.groups import read_group, with_matches
 from vq.coordination.topics.reserved_topics import ensure_reserved
 from vq.coordination.tree.values.consumers import ConsumerGroup
-from vq.errors import (
-    OutcomeUnknown,
-    ProducerFenced,
-    SequenceGap,
-    SequenceStale,
-    SequenceTaken,
-    UnknownProducer,
-    UnknownTopic,
-    VqError,
-)
+from vq.errors import STAMP_REFUSED, OutcomeUnknown, SequenceStale, UnknownTopic, VqError
 from vq.model import Message, ProducerStamp, TopicPartition
 from vq.reserved import (
     DELAYED_TOPIC,
@@ -44,8 +35,8 @@ from vq.reserved import (
 )
 from vq.store.records.copies import encode_copy, was_compressed
 
-#: The broker has forgotten what was sent under a stamp, or somebody else has used it.
-_FORGOTTEN = (ProducerFenced, SequenceGap, SequenceStale, SequenceTaken, UnknownProducer)
+#: What is sent next begins another stamp.
+_STAMP_LOST: Final = (*STAMP_REFUSED, SequenceStale)
 
 _Place: TypeAlias = tuple[MessageOrigin, int]
 """Of a message, and its id: a topic that was deleted and made again has others at its offsets."""
@@ -256,7 +247,7 @@ class MessageCopies:
                 try:
                     await self._put(to, line, deadline)
                 except VqError as error:
-                    if line.unsettled or not (others or isinstance(error, _FORGOTTEN)):
+                    if line.unsettled or not (others or isinstance(error, _STAMP_LOST)):
                         raise
                     # It was refused, because of one of them perhaps, or of its stamp, which is
                     # another one now; each asks for itself.
@@ -305,7 +296,7 @@ class MessageCopies:
                 resend=resend,
             )
         except VqError as error:
-            if isinstance(error, _FORGOTTEN):  # so it would be with the next batch: begin anew
+            if isinstance(error, _STAMP_LOST):  # so it would be with the next batch: begin anew
                 line.unsettled, line.producer_id, line.sequence = (), 0, 0
             elif not resend and not isinstance(error, OutcomeUnknown):
                 line.unsettled = ()

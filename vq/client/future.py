@@ -399,7 +399,7 @@ class BlockingSendFuture(SendFuture):
             it has not asked yet, and does so next. The thread sets it, and clears it as its first
             step when it leaves. If the owner of a queue has it cleared, its thread has left.
         is_busy: Its thread may be about to change the queue, so that nobody can take over. Cleared
-            while it waits: for its outcome, for other messages, or for the broker.
+            while it waits: for its outcome, for space, for other messages, or for the broker.
     """
 
     __slots__ = ("_wake_lock", "is_busy", "leads")

@@ -132,7 +132,7 @@ class OpenRequest:
                 f"{known}",
                 details=details,
                 hint="it may be handled, or will be; a reply that comes now reaches nobody. "
-                "`vq group lag` shows whether its readers are behind",
+                "`vq group describe` shows whether its readers are behind",
             )
         )
 

@@ -133,6 +133,7 @@ if child == 0:
     for call in (
         lambda: producer.send_sync(vq.Message(topic, b"child")),
         lambda: producer.send_async(vq.Message(topic, b"child")),
+        lambda: producer.send_batch([vq.Message(topic, b"child")]),
         lambda: consumer.get(topic, 0, 0, 100),
         lambda: factory.create_producer(),
         producer.flush,
@@ -150,7 +151,7 @@ if child == 0:
     factory.shutdown()
     with vq.MessageFactory(config) as own:
         own.create_producer().send_sync(vq.Message(topic, b"child"))
-    os._exit(0 if refused == 5 else 1)
+    os._exit(0 if refused == 6 else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 producer.send_sync(vq.Message(topic, b"parent"))
 pending.result(60)

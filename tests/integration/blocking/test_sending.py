@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -45,19 +46,57 @@ def test_sync_and_async_sends_are_stored_where_they_say(
         assert (message.content, message.id, message.offset) == (content, result.id, result.offset)
 
 
-def test_one_thread_keeps_its_order_sync_and_async_mixed(
+def test_one_thread_keeps_its_order_sync_async_and_batches_mixed(
     factory: vq.MessageFactory, topic: str
 ) -> None:
     producer = factory.create_producer(vq.ProducerConfig(batch_records=7))
-    for number in range(300):
-        message = vq.Message(topic, b"%d" % number, key="same")
-        if number % 10 == 9:
-            producer.send_sync(message)
-        else:
+    numbers = itertools.count()
+
+    def numbered(count: int) -> list[vq.Message]:
+        some = itertools.islice(numbers, count)
+        return [vq.Message(topic, b"%d" % number, key="same") for number in some]
+
+    for turn in range(60):
+        for message in numbered(turn % 4):  # with none, the next ones are sent from this thread
             producer.send_async(message)
+        for way in ("batch", "sync") if turn % 2 else ("sync", "batch"):
+            if way == "sync":
+                producer.send_sync(*numbered(1))
+            else:
+                producer.send_batch(numbered(turn % 9))
+    (messages,) = read_all(factory, topic).values()
+    assert contents(messages) == [b"%d" % number for number in range(next(numbers))]
+
+
+def test_batches_and_other_sends_of_several_threads_at_once(
+    factory: vq.MessageFactory, topic: str
+) -> None:
+    """Each thread keeps its order, whoever sends its messages."""
+    producer = factory.create_producer()
+
+    def work(thread: int) -> None:
+        for turn in range(40):
+            own = [
+                vq.Message(topic, b"%d.%d.%d" % (thread, turn, n), key="same") for n in range(10)
+            ]
+            if thread == 0:
+                for each in own:
+                    producer.send_async(each)
+            elif thread == 1:
+                producer.send_sync(own[0])
+            else:
+                assert len(producer.send_batch(own)) == 10
+
+    threads = [spawn(lambda thread=n: work(thread)) for n in range(4)]
+    for thread in threads:
+        thread.result(WAIT_S)
     producer.flush(WAIT_S)
     (messages,) = read_all(factory, topic).values()
-    assert contents(messages) == [b"%d" % number for number in range(300)]
+    sent = [tuple(map(int, each.split(b"."))) for each in contents(messages)]
+    assert len(sent) == len(set(sent)) == 400 + 40 + 2 * 400
+    for number in range(4):
+        own = [each for each in sent if each[0] == number]
+        assert own == sorted(own)
 
 
 def test_many_threads_send_sync_and_async_at_once(factory: vq.MessageFactory, topic: str) -> None:
@@ -298,6 +337,50 @@ def test_ctrl_c_in_a_send_leaves_the_other_threads_their_results(
     assert sorted(stored) == sorted([b"before", b"main", *[b"other"] * 3, b"after"])
 
 
+@pytest.mark.parametrize("way", ["flush", "close", "send_sync", "send_batch"])
+def test_a_handler_may_wait_while_a_batch_is_under_way(
+    cluster: ProcessCluster, factory: vq.MessageFactory, way: str
+) -> None:
+    """The loop sends the batch that the interrupted thread waits for; each message comes once."""
+    name = f"handler-{next(NAMES)}"
+    create_topic(cluster, name, partitions=1)
+    producer = factory.create_producer()
+    producer.send_sync(vq.Message(name, b"before"))
+    owner = factory.get_partitions_for_topic(name)[0].writer_group
+    assert owner is not None
+    waits: dict[str, Callable[[], object]] = {
+        "flush": lambda: producer.flush(WAIT_S),
+        "close": producer.close,
+        "send_sync": lambda: producer.send_sync(vq.Message(name, b"handler"), WAIT_S),
+        "send_batch": lambda: producer.send_batch([vq.Message(name, b"handler")], WAIT_S),
+    }
+    handled: list[bool] = []
+
+    def handle(*_: object) -> None:
+        cluster.brokers[owner].signal(signal.SIGCONT)
+        waits[way]()
+        handled.append(True)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with stopped(cluster, owner):
+
+            def interrupt() -> None:
+                (queue,) = core_of(producer).accumulator.topics[name].queues
+                block_until(lambda: queue.in_flight)
+                os.kill(os.getpid(), signal.SIGUSR1)
+
+            with in_thread(interrupt):
+                results = producer.send_batch([vq.Message(name, b"%d" % n) for n in range(9)])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert handled == [True]
+    assert [each.offset for each in results] == sorted(each.offset for each in results)
+    stored = contents(read_all(factory, name)[0])
+    own = [b"handler"] if way.startswith("send") else []
+    assert stored == [b"before", *(b"%d" % n for n in range(9)), *own]
+
+
 def test_a_killed_broker_costs_nothing_that_was_acknowledged(
     cluster: ProcessCluster, factory: vq.MessageFactory
 ) -> None:
@@ -307,13 +390,17 @@ def test_a_killed_broker_costs_nothing_that_was_acknowledged(
     owner = factory.get_partitions_for_topic(name)[0].writer_group
     assert owner is not None
     stop = threading.Event()
-    acknowledged: list[list[bytes]] = [[] for _ in range(4)]
+    acknowledged: list[list[bytes]] = [[] for _ in range(5)]
 
     def work(thread: int) -> None:
         mine = acknowledged[thread]
         for number in itertools.count():
             content = b"%d.%d" % (thread, number)
-            if thread % 2:
+            if thread == 4:
+                batch = [content + b".%d" % n for n in range(5)]
+                producer.send_batch([vq.Message(name, each) for each in batch], WAIT_S)
+                mine.extend(batch)
+            elif thread % 2:
                 producer.send_sync(vq.Message(name, content), WAIT_S)
                 mine.append(content)
             else:
@@ -332,7 +419,7 @@ def test_a_killed_broker_costs_nothing_that_was_acknowledged(
             lambda: all(len(e) >= n + 20 for e, n in zip(acknowledged, counts, strict=True))
         )
 
-    threads = [spawn(lambda thread=n: work(thread)) for n in range(4)]
+    threads = [spawn(lambda thread=n: work(thread)) for n in range(5)]
     more_are_acknowledged()
     cluster.brokers[owner].kill()
     cluster.restart(owner)

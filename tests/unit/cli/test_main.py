@@ -1,9 +1,12 @@
 """The command table: help without imports, the same texts as the commands themselves."""
 
+import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -13,6 +16,7 @@ from vq.cli import main
 from vq.cli.main import COMMANDS, cli
 from vq.version import __version__
 
+ROOT = Path(__file__).resolve().parents[3]
 HEAVY = ("asyncio", "kazoo", "google.protobuf", "uvloop", "rich.table", "vq.blocking")
 
 
@@ -111,6 +115,54 @@ def test_a_command_that_resembles_none_is_told_none(capsys: pytest.CaptureFixtur
     said = capsys.readouterr().err
     assert "No such command 'xyz'." in said
     assert "Did you mean" not in said
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Every text in the code, and every line that users read, with its place; values are X."""
+    for file in sorted((ROOT / "vq").rglob("*.py")):
+        place = file.relative_to(ROOT)
+        for node in ast.walk(ast.parse(file.read_text())):
+            match node:
+                case ast.JoinedStr(values=parts):
+                    said = [p.value if isinstance(p, ast.Constant) else "X" for p in parts]
+                    yield f"{place}:{node.lineno}", "".join(map(str, said))
+                case ast.Constant(value=str(said)):
+                    yield f"{place}:{node.lineno}", said
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    for file in (each for each in pages if each.name != "CHANGELOG.md"):
+        place = file.relative_to(ROOT)
+        if place.parts[:2] not in (("docs", "decisions"), ("docs", "protocol.md")):  # past; bytes
+            for number, line in enumerate(file.read_text().splitlines(), 1):
+                yield f"{place}:{number}", line
+
+
+def unknown_parts(line: str) -> list[str]:
+    """Return the names of commands and long options in a command line that there are not."""
+    command: click.Command = cli
+    for word in line.split():
+        if not isinstance(command, click.Group) or not re.fullmatch("[a-z-]{2,}", word):
+            break
+        if word.startswith("-"):
+            break
+        found = command.get_command(click.Context(command), word)
+        if found is None:
+            return [] if command.invoke_without_command else [word]
+        command = found
+    known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+    named = re.findall(r"(?<!\S)--[a-z][a-z-]*", line)
+    return [] if command is cli else [each for each in named if each not in {*known, "--help"}]
+
+
+def test_the_commands_that_texts_name_exist() -> None:
+    """An error that advises a command which is not there helps nobody."""
+    wrong, seen = [], 0
+    for place, said in texts():
+        for quoted in re.findall(r"`vq ([^`]+)`", said):
+            for line in re.split(r" \| vq ", quoted):
+                seen += 1
+                wrong += [f"{place}: vq {line}: {each}" for each in unknown_parts(line)]
+    assert not wrong
+    assert seen > 1_000
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -15,13 +15,13 @@ from vq.backoff import Backoff, Draws
 from vq.coordination.topics.routes import RouteWatcher
 from vq.coordination.tree.coordinator import Coordinator
 from vq.errors import (
+    STAMP_REFUSED,
     CoordinationError,
     NotMaster,
     OffsetOutOfRange,
     PartitionReadOnly,
     SequenceStale,
     UnknownPartition,
-    UnknownProducer,
     UnknownTopic,
     VqError,
 )
@@ -51,7 +51,10 @@ class Gone(Exception):
 
 
 class NotRemembered(Exception):
-    """The broker has forgotten who sent the batch: it may be stored, or may not."""
+    """The broker does not remember what was sent before with the stamps of the batch.
+
+    It may be stored, or may not. Every later batch with these stamps would be refused, too.
+    """
 
 
 class Parcel(NamedTuple):
@@ -143,7 +146,7 @@ class Outbox:
                 if await self._is_gone(parcel.to, parcel.topic_id):
                     raise Gone(str(error)) from error
                 why: VqError = error
-            except (UnknownProducer, SequenceStale) as error:
+            except (*STAMP_REFUSED, SequenceStale) as error:
                 offset = await self._stored_before(parcel.to, request, tell)
                 if offset is None:
                     raise NotRemembered(str(error)) from error

@@ -12,7 +12,8 @@
 import difflib
 import errno
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, TextIO
 
 import click
@@ -80,6 +81,23 @@ def check_readable(what: str, unreadable: Mapping[str, VqError]) -> None:
         raise CommandFailed(
             f"{len(unreadable)} {what}(s) cannot be read and are left out: {reasons}",
             facts={"unreadable": list(unreadable)},
+        )
+
+
+def check_known_ids(ids: Collection[int], known: Collection[int], where: str) -> None:
+    """Fail, after what was done with the others is shown, if nothing has some of the given ids.
+
+    Args:
+        ids: As given.
+        known: Those that there are.
+        where: What was looked through, and the command that lists it.
+
+    Raises:
+        CommandFailed: It names the unknown ones.
+    """
+    if unknown := [str(each) for each in dict.fromkeys(ids) if each not in known]:
+        raise CommandFailed(
+            f"no message with id {', '.join(unknown)} {where}", facts={"unknown_ids": unknown}
         )
 
 
@@ -200,7 +218,15 @@ def _os_text(error: OSError) -> str:
     """Return what an error of the system says; that there is no space might be said of a broker."""
     if error.errno in _NO_SPACE and error.filename is None:
         return f"standard output, or a file of this process, cannot be written: {error.strerror}"
-    return str(error)
+    if not isinstance(error.filename, str) or error.filename2 is not None:
+        return str(error)
+    file = Path(error.filename)
+    if error.errno == errno.ENOENT and not file.parent.is_dir():
+        return (
+            f"{error.filename!r} cannot be opened: there is no directory {str(file.parent)!r}; "
+            "make it, or name another file"
+        )
+    return f"{error.filename!r}: {error.strerror}"
 
 
 def _help_of(error: click.ClickException) -> str:

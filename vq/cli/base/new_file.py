@@ -32,7 +32,11 @@ async def write_new(file: Path, lines: AsyncIterable[str]) -> tuple[int, int]:
     """
     partial = file.with_name(file.name + ".partial")
     count = size = 0
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    except OSError as error:
+        error.filename = str(file)  # the one that was given
+        raise
     try:
         with os.fdopen(descriptor, "wb") as out:
             batch: list[str] = []

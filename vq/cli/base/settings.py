@@ -111,7 +111,8 @@ def read_sources(path: str | None, environ: Mapping[str, str], **flags: Any) -> 
         data, found = read_with_stat(Path(name))
         table = tomllib.loads(data.decode())
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"cannot read the configuration file {name!r}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InvalidArgument(f"cannot read the configuration file {name!r}: {why}") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidArgument(f"{name!r} is not TOML: {error}") from error
     if secret := _secret_in(table):

@@ -6,6 +6,7 @@ import click
 
 from vq.cli.base import text
 from vq.cli.base.completion import group_names
+from vq.cli.base.errors import check_known_ids
 from vq.cli.base.json_schema import Shape, message_schema, record, shows, some
 from vq.cli.base.options import (
     Commands,
@@ -134,6 +135,8 @@ def run(invocation: Invocation, name: str, ids: tuple[int, ...], to: str, yes: b
     their tries, wherever they run. With `--to origin` they go to the topic and partition that they
     come from, and all groups that read there get them. After an interrupt or an error repeat the
     command: it first finishes what was begun.
+
+    Exit code 1 if an id is that of no message: the others are done.
     """
     found, _ = list_failed(invocation.client_config().cluster, name, ids)
     sending = sum(each.is_sending for each in found)
@@ -161,6 +164,7 @@ def run(invocation: Invocation, name: str, ids: tuple[int, ...], to: str, yes: b
             f"left {done.homeless}: their topic or partition is not there, takes no messages, "
             "or none so large"
         )
+    _check_known(name, ids, found)
 
 
 @failed.command()
@@ -174,15 +178,23 @@ def forget(invocation: Invocation, name: str, ids: tuple[int, ...], yes: bool) -
 
     Of a batch that `vq group failed run` has begun, forget all or none: what is left of it is open
     again, and may have been sent.
+
+    Exit code 1 if an id is that of no message: the others are done.
     """
     cluster = invocation.client_config().cluster
+    found, _ = list_failed(cluster, name, ids)
+    messages = len(found)
     if yes:
         messages = forget_failed(cluster, name, ids, SystemClock().wall_ms())
-    else:
-        messages = len(list_failed(cluster, name, ids)[0])
     invocation.show_act(
         {"group": name, "messages": messages},
         yes=yes,
         did=f"forgot {messages} message(s) of group {name}",
         plan=f"forget {messages} message(s) of group {name}; this cannot be undone",
     )
+    _check_known(name, ids, found)
+
+
+def _check_known(name: str, ids: tuple[int, ...], found: list[FailedMessage]) -> None:
+    known = {each.message.id for each in found}
+    check_known_ids(ids, known, f"is among those that `vq group failed list {name}` shows")

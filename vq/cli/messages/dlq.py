@@ -3,13 +3,13 @@
 import contextlib
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
 from vq.cli.base import text
 from vq.cli.base.completion import dead_letter_groups, topic_names
-from vq.cli.base.errors import CommandFailed
+from vq.cli.base.errors import CommandFailed, check_known_ids
 from vq.cli.base.json_schema import (
     MESSAGE_SCHEMA,
     Shape,
@@ -223,12 +223,28 @@ def _whole(letter: DeadLetter, content: bool) -> dict[str, Any]:
 
 
 # resend, delete -------------------------------------------------------------------------------
-async def _count(cluster: ClusterClient, group: str, **chosen: Any) -> tuple[int, int]:
-    """Return how many of the chosen letters are open, and how many are being sent."""
+class _Chosen(NamedTuple):
+    """Letters before something is done with them: how many, and the ids of settled ones, too."""
+
+    open: int
+    resending: int
+    ids: set[int]
+
+
+async def _look(cluster: ClusterClient, group: str, **chosen: Any) -> _Chosen:
     counts = dict.fromkeys(LetterState, 0)
-    async for letter in read_dead_letters(cluster, group, **chosen):
+    ids = set[int]()
+    settled = bool(chosen["ids"])  # a repeated command has settled what it names
+    async for letter in read_dead_letters(cluster, group, **chosen, settled=settled):
         counts[letter.state] += 1
-    return counts[LetterState.OPEN], counts[LetterState.RESENDING]
+        if settled:
+            ids.add(letter.message.id)
+    return _Chosen(counts[LetterState.OPEN], counts[LetterState.RESENDING], ids)
+
+
+def _check_known(group: str, ids: tuple[int, ...], chosen: _Chosen) -> None:
+    listing = f"`vq dlq read {group} --settled`"
+    check_known_ids(ids, chosen.ids, f"is among the chosen dead letters; {listing} shows all")
 
 
 @dlq.command()
@@ -271,6 +287,8 @@ def resend(
 
     They go where they come from: every group that reads that topic gets them. After an interrupt or
     an error repeat the command: it first finishes what was begun.
+
+    Exit code 1 if an id is that of no chosen letter, settled ones included: the others are done.
     """
     check_span(since_ms, until_ms)
     chosen: dict[str, Any] = {
@@ -280,16 +298,16 @@ def resend(
         "ids": ids,
     }
 
-    async def work(cluster: ClusterClient) -> dict[str, Any]:
-        is_open, resending = await _count(cluster, group, **chosen)
-        values = {"group": group, "open": is_open, "resending": resending}
+    async def work(cluster: ClusterClient) -> tuple[_Chosen, dict[str, Any]]:
+        before = await _look(cluster, group, **chosen)
+        values = {"group": group, "open": before.open, "resending": before.resending}
         if not yes:
-            return {**values, "resent": 0, "finished": 0, "homeless": 0}
+            return before, {**values, "resent": 0, "finished": 0, "homeless": 0}
         done = await resend_dead_letters(cluster, group, **chosen, to=to, rate=rate)
         told = {"resent": done.resent, "finished": done.finished, "homeless": done.homeless}
-        return {**values, **told}
+        return before, {**values, **told}
 
-    found = invocation.call(work)
+    before, found = invocation.call(work)
     invocation.show_act(
         found,
         yes=yes,
@@ -304,6 +322,7 @@ def resend(
             "topic or partition is not there, takes no messages, or none so large; --to TOPIC "
             "sends messages elsewhere"
         )
+    _check_known(group, ids, before)
 
 
 @dlq.command()
@@ -325,6 +344,8 @@ def delete(
 
     Their bytes stay, and `vq dlq read --settled` shows them. `vq topic alter --retention-hours`, or
     `vq topic delete`, of the topic that `vq dlq list --json` names, takes them away.
+
+    Exit code 1 if an id is that of no chosen letter, settled ones included: the others are done.
     """
     check_span(since_ms, until_ms)
     chosen: dict[str, Any] = {
@@ -334,15 +355,17 @@ def delete(
         "ids": ids,
     }
 
-    async def work(cluster: ClusterClient) -> int:
+    async def work(cluster: ClusterClient) -> tuple[_Chosen, int]:
+        before = await _look(cluster, group, **chosen)
         if yes:
-            return await delete_dead_letters(cluster, group, **chosen)
-        return sum(await _count(cluster, group, **chosen))
+            return before, await delete_dead_letters(cluster, group, **chosen)
+        return before, before.open + before.resending
 
-    letters = invocation.call(work)
+    before, letters = invocation.call(work)
     invocation.show_act(
         {"group": group, "letters": letters},
         yes=yes,
         did=f"deleted {letters} dead letter(s) of {group}",
         plan=f"delete {letters} dead letter(s) of {group}; this cannot be undone",
     )
+    _check_known(group, ids, before)

@@ -294,6 +294,22 @@ class ProducerCore:
         deadline = self.now() + bound
         return BatchSend(self.accumulator, self.config, messages, deadline, self.interceptors)
 
+    def append_batch(self, batch: BatchSend, topic: str) -> bool:
+        """Append a chunk of a batch, see ``BatchSend.append``. Any thread but the loop's.
+
+        The caller's thread may do the round trip itself, see ``blocking_sender``.
+
+        Raises:
+            VqError: See ``BatchSend.append``; nothing was appended.
+        """
+        try:
+            return self._blocking_sender.append(batch, topic)
+        except VqError:
+            raise
+        except BaseException:  # a signal handler raised, perhaps just after the append
+            self.sender.check_all()
+            raise
+
     def hurry(self) -> None:
         """Have no message linger for which somebody waits now. Any thread."""
         self.accumulator.hurry_sender()

@@ -1,7 +1,7 @@
 """Ctrl-C anywhere in a send: each message keeps one outcome, and nobody waits for ever."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -11,19 +11,25 @@ from support.client import factory_of
 from support.interrupts import Interrupted, Interrupter
 from support.producers import core_of
 
-from vq import aio
+from vq import MessageProducer, aio
 from vq.client.config import ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
 from vq.client.producer.core import ProducerCore
 from vq.client.producer.intake import appender
 from vq.client.producer.send import sender
+from vq.client.runtime import LoopThread
 from vq.errors import ConnectionCut, InvalidState
 from vq.model import Message, SendResult
 from vq.remoting.broker_connection import BrokerConnection
 from vq.testing.waiting import until
 from vq.waits import LoopWork
 
-INSIDE = ("vq/client/producer/", "vq/client/future.py", "vq/remoting/blocking_connection.py")
+INSIDE = (
+    "vq/client/producer/",
+    "vq/client/future.py",
+    "vq/remoting/blocking_connection.py",
+    "vq/blocking/producer.py",
+)
 #: A send passes fewer places than this; behind the last one, so many sends in turn pass none.
 PLACES_MAX, MISSES_MAX = 2_000, 5
 
@@ -46,6 +52,26 @@ async def core(
         producer = await factory.create_producer()
         await producer.publish("t")
         yield core_of(producer)
+
+
+@pytest.fixture
+def producer(core: ProducerCore) -> Iterator[MessageProducer]:
+    """The blocking API of the core."""
+    runtime = LoopThread("test")
+    yield MessageProducer(core, runtime)
+    runtime.stop()
+
+
+@pytest.fixture(params=["send_sync", "send_batch"])
+def send(
+    request: pytest.FixtureRequest, producer: MessageProducer
+) -> Callable[[bytes], list[SendResult]]:
+    """Sends a message, or two, whose contents begin so, and waits."""
+    if request.param == "send_sync":
+        return lambda content: [producer.send_sync(Message("t", content), 20.0)]
+    return lambda content: producer.send_batch(
+        [Message("t", content), Message("t", content + b"+")], 20.0
+    )
 
 
 @pytest.fixture(
@@ -121,22 +147,25 @@ async def settled(core: ProducerCore) -> None:
 
 
 async def test_a_blocking_send_may_be_interrupted_anywhere(
-    core: ProducerCore, cluster: MemoryCluster, step: int
+    core: ProducerCore,
+    cluster: MemoryCluster,
+    step: int,
+    send: Callable[[bytes], list[SendResult]],
 ) -> None:
     """What was appended is stored once; the next send, ``flush`` and ``close`` go on."""
 
-    async def send(interrupter: Interrupter, place: int) -> None:
-        message = Message("t", b"%d" % place)
-        await asyncio.to_thread(interrupter.run, lambda: core.send_blocking(message, 20.0))
+    async def interrupted(interrupter: Interrupter, place: int) -> None:
+        await asyncio.to_thread(interrupter.run, lambda: send(b"%d" % place))
 
-    assert await everywhere(core, step, send, lambda: settled(core)) > 150 // step
-    future: SendFuture = await asyncio.to_thread(core.send_blocking, Message("t", b"last"), 20.0)
-    assert isinstance(future.outcome, SendResult)
+    assert await everywhere(core, step, interrupted, lambda: settled(core)) > 150 // step
+    last = await asyncio.to_thread(send, b"last")
     async with asyncio.timeout(5):
         await core.close()
     contents = await stored(cluster)
     assert len(contents) == len(set(contents)), "none is stored twice"
-    assert contents[-1] == b"last"
+    assert contents[-len(last) :] == [b"last", b"last+"][: len(last)]
+    for whole in (each for each in contents if each + b"+" in contents):
+        assert contents[contents.index(whole) + 1] == whole + b"+", "the order of the call"
 
 
 class Flusher(Interrupter):
@@ -161,18 +190,21 @@ class Flusher(Interrupter):
 
 
 async def test_a_handler_may_wait_anywhere_in_a_blocking_send(
-    core: ProducerCore, cluster: MemoryCluster, step: int
+    core: ProducerCore,
+    cluster: MemoryCluster,
+    step: int,
+    send: Callable[[bytes], list[SendResult]],
 ) -> None:
     """It has what it waits for, or an error at once; each message is stored once."""
     loop = asyncio.get_running_loop()
-    flushed = refused = missed = 0
+    flushed = refused = missed = count = 0
     for place in range(0, PLACES_MAX, step):
         flusher = Flusher(place, core, loop)
-        message = Message("t", b"%d" % place)
-        future: SendFuture = await asyncio.to_thread(
-            flusher.run, partial(core.send_blocking, message, 20.0)
+        content = b"%d" % place
+        results: list[SendResult] = await asyncio.to_thread(
+            flusher.run, lambda content=content: send(content)
         )
-        assert isinstance(future.outcome, SendResult), flusher.reached
+        count += len(results)
         assert flusher.flushed or flusher.refused or not flusher.reached, flusher.reached
         flushed += flusher.flushed
         refused += flusher.refused
@@ -183,7 +215,7 @@ async def test_a_handler_may_wait_anywhere_in_a_blocking_send(
     assert flushed > 20 // step
     assert refused > 20 // step
     contents = await stored(cluster)
-    assert len(contents) == len(set(contents)) == place // step + 1
+    assert len(contents) == len(set(contents)) == count
 
 
 @pytest.mark.skipif(not appender.COMPILED, reason="the reference holds a lock while it appends")

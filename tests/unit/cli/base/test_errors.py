@@ -2,11 +2,13 @@
 
 import io
 import json
+from pathlib import Path
 
 import click
 import pytest
 
 from vq.cli.base import errors
+from vq.cli.base.errors import CommandFailed, check_known_ids
 from vq.coordination.groups.groups import UnknownGroup
 from vq.coordination.topics.topics import TopicExists
 from vq.coordination.tree.coordinator import ConnectionLost, NotConnected
@@ -52,6 +54,34 @@ def test_a_full_disk_of_this_machine_is_not_taken_for_one_of_a_broker(as_json: b
     assert "standard output, or a file of this process, cannot be written: No space" in said
     _, said = ended_with(OSError(28, "No space left on device", "x.jsonl"), as_json=as_json)
     assert "x.jsonl" in said
+
+
+def test_an_error_of_the_system_names_the_file_and_the_missing_directory(tmp_path: Path) -> None:
+    missing = tmp_path / "none" / "x.tsv"
+    with pytest.raises(FileNotFoundError) as there:
+        missing.open("w")
+    assert ended_with(there.value) == (
+        1,
+        f"error: '{missing}' cannot be opened: there is no directory '{missing.parent}'; "
+        "make it, or name another file\n",
+    )
+    with pytest.raises(IsADirectoryError) as here:
+        tmp_path.open("w")
+    assert ended_with(here.value)[1] == f"error: '{tmp_path}': Is a directory\n"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_ids_that_nothing_has_fail_a_command(as_json: bool) -> None:
+    """A repeated id is named once, and a known one never."""
+    with pytest.raises(CommandFailed) as raised:
+        check_known_ids([5, 7, 5, 9], {7}, "is in the list")
+    code, said = ended_with(raised.value, as_json=as_json)
+    assert code == 1
+    if as_json:
+        assert json.loads(said)["details"] == {"unknown_ids": ["5", "9"]}
+    assert "no message with id 5, 9 is in the list" in said
+    check_known_ids([7], {7}, "is in the list")
+    check_known_ids([], set(), "is in the list")
 
 
 def test_an_interruption_is_json_too() -> None:

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from support.cases import case
 from support.commands import cells, refused, run_command
 
 from vq.cli.groups import group_failed
@@ -103,6 +104,21 @@ def test_a_run_is_planned_and_carried_out(
     assert calls == [("g", RunTo.ORIGIN, (71,))]
     assert "sent 2 message(s) of group g again, and finished 1" in err
     assert "left 1" in err
+
+
+def test_an_id_that_no_message_has_is_told_after_the_others_are_done(
+    file: FailedFile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, said in (
+        (["run", "g", "--id", "5"], "no message with id 5 is among those that `vq group failed"),
+        (["forget", "g", "--id", "5"], "no message with id 5 is among"),
+        (["forget", "g", "--id", "71", "--id", "5", "--yes"], "no message with id 5 is among"),
+        (["forget", "none", "--id", "71", "--yes"], "`vq group failed list none` shows"),
+    ):
+        with case(" ".join(arguments)):
+            assert said in str(refused(group, ["failed", *arguments], code=1))
+    assert '"messages": 1' in capsys.readouterr().out
+    assert len(file.read().messages) == 1
 
 
 def test_a_second_command_is_refused(file: FailedFile) -> None:

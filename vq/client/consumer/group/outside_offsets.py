@@ -304,5 +304,5 @@ def _lost(key: Key, copy: CommittedOffset, shown: str) -> OffsetStoreFailed:
     return OffsetStoreFailed(
         f"{shown} has no offset for {key}, and ZooKeeper has a copy of one, {copy.offset}: its "
         "rows were deleted. Put them back, or decide where the group goes on: `vq group reset "
-        f"{key.group} --topic {key.topic} --partition {key.partition} --to-offset {copy.offset}`"
+        f"{key.group} --topic {key.topic} --partition {key.partition} --offset {copy.offset}`"
     )

@@ -24,7 +24,7 @@ from vq.client.producer.intake.stages import Head, Stages, check_topic_of
 from vq.client.producer.metrics import Waiting
 from vq.client.producer.queue.batch import Ended
 from vq.client.producer.queue.futures import bytes_of
-from vq.client.producer.queue.partition_queue import PartitionQueue
+from vq.client.producer.queue.partition_queue import BatchLeader, Leader, PartitionQueue
 from vq.client.producer.queue.topic_queues import TopicQueues
 from vq.clock import Clock
 from vq.errors import (
@@ -217,6 +217,7 @@ class Accumulator:
         *,
         block: bool,
         may_follow: Callable[[], bool] | None = None,
+        leader: BatchLeader | None = None,
     ) -> int:
         """Append prepared messages of one topic, as many as there is space for, in order.
 
@@ -228,6 +229,8 @@ class Accumulator:
             block: Wait for space.
             may_follow: Asked once there is space, under the lock; if it returns False, nothing is
                 appended.
+            leader: Gets the queue to lead, if these messages are one batch of it, and nothing else
+                of it is waiting or under way. Then it sends them; otherwise the sender does.
 
         Returns:
             How many were appended; 0: they may not follow.
@@ -248,6 +251,16 @@ class Accumulator:
                         break
                     size += future.size
                     count += 1
+            if leader is not None and leader.leads and count == len(futures):
+                queue = queues.free_queue_of(futures)
+                if queue is not None:
+                    claimed = futures[:]
+                    leader.is_busy = True  # no call between these: see ``topic_queues``
+                    leader.queue = queue
+                    queue.claimed = claimed
+                    queue.owner = leader
+                    appender.use(size, count)
+                    return count
             queues.directed = True
             queues.appended += futures[:count]
             appender.use(size, count)
@@ -266,6 +279,11 @@ class Accumulator:
         if self._held_here():
             raise self.inside()
         step_aside()
+
+    @property
+    def is_held_here(self) -> bool:
+        """Whether this thread has the lock."""
+        return self._held_here()
 
     def inside(self) -> InvalidState:
         """Return the error of a thread that is inside a call of this accumulator."""
@@ -330,31 +348,29 @@ class Accumulator:
         with self.lock:
             return queue.lead(future)
 
-    def claim(
-        self, queue: PartitionQueue, future: BlockingSendFuture
-    ) -> list[BlockingSendFuture] | None:
+    def claim(self, queue: PartitionQueue, future: BlockingSendFuture) -> list[SendFuture] | None:
         """Let the thread of ``future`` lead a queue: it sends what this returns, and leaves.
 
         Return None if the queue has another owner, which sends the message or passes the lead.
         """
         with self.lock:
             claimed = queue.claim(future)
-            is_led = isinstance(queue.owner, BlockingSendFuture)
+            is_led = isinstance(queue.owner, Leader)
             if not is_led and future.outcome is None:
                 self.hurry_sender()
             return claimed
 
-    def leave(self, queue: PartitionQueue, future: BlockingSendFuture) -> None:
-        """Release a queue if the thread of ``future`` owns it, and wake its next owner."""
+    def leave(self, queue: PartitionQueue, leader: Leader) -> None:
+        """Release a queue if this thread leads it, and wake its next owner."""
         with self.lock:
-            if queue.owner is future and queue.leave():
+            if queue.owner is leader and queue.leave():
                 self.wake_sender()
 
-    def hand_to_sender(self, queue: PartitionQueue, future: BlockingSendFuture) -> None:
+    def hand_to_sender(self, queue: PartitionQueue, leader: Leader) -> None:
         """Release a queue whose thread leaves without an outcome: the sender takes over."""
         with self.lock:
-            future.leads = False
-            if queue.owner is future:
+            leader.leads = False
+            if queue.owner is leader:
                 queue.leave()
             self.wake_sender()
 

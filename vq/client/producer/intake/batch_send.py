@@ -17,6 +17,7 @@ from vq.client.producer.intake.accumulator import Accumulator
 from vq.client.producer.intake.delays import is_delayed
 from vq.client.producer.interceptors import Interceptors, Sending, outcome_of
 from vq.client.producer.queue.futures import COMPILED, bytes_of, last_waiting, outcomes
+from vq.client.producer.queue.partition_queue import BatchLeader
 from vq.client.producer.queue.topic_queues import TopicQueues
 from vq.errors import BatchFailed, InvalidArgument, NotSent, VqError
 from vq.model import Message, SendResult, TopicPartition, TopicSettings
@@ -124,11 +125,12 @@ class BatchSend:
             check(sending.message, settings)
             self._begun = (place, sending)  # before_send runs once
 
-    def append(self, topic: str, *, block: bool) -> bool:
+    def append(self, topic: str, *, block: bool, leader: BatchLeader | None = None) -> bool:
         """Append messages of a topic, one chunk at most; return whether it was the last one.
 
         A message that a stage refuses has its error, and the others go on. Call it for one topic
-        until it returns true or raises, then for the next one.
+        until it returns true or raises, then for the next one. ``leader``, the caller's thread, may
+        get the queue of the last chunk of a call to lead, see ``Accumulator.append_many``.
 
         Raises:
             BufferFull: There is no space until the deadline, or now without ``block``.
@@ -143,9 +145,16 @@ class BatchSend:
         if not self._prepared:
             self._prepare(queues, partition, rest)
         if self._prepared:
-            may_follow = self._may_follow if self._config.ordered else None
+            # Behind it come more messages, which go on while it is under way; callbacks are the
+            # loop's.
+            is_last = not rest and topic == self.topics[-1] and self._interceptors is None
             count = accumulator.append_many(
-                self._prepared, queues, self.deadline, block=block, may_follow=may_follow
+                self._prepared,
+                queues,
+                self.deadline,
+                block=block,
+                may_follow=self._may_follow if self._config.ordered else None,
+                leader=leader if is_last else None,
             )
             self._note(self._places[:count], self._prepared[:count])
             del self._places[:count], self._prepared[:count]

@@ -25,7 +25,7 @@ import contextvars
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from vq import errors
 from vq.backoff import Backoff
@@ -42,7 +42,7 @@ from vq.client.producer.queue.batch import (
     fail_all,
     is_diverted,
 )
-from vq.client.producer.queue.futures import bytes_of, fitting
+from vq.client.producer.queue.futures import bytes_of, fitting, last_waiting
 from vq.client.producer.spread.spread import Spread
 from vq.model import Address, TopicPartition
 from vq.remoting import messages
@@ -67,6 +67,13 @@ def _seconds(items: Sequence[SendFuture]) -> str:
     first = min(items, key=_deadline)
     seconds = first.deadline - first.appended_at
     return f"{round(seconds, 1 if seconds >= 1 else 3):g} s"
+
+
+def _leave_to_sender(items: Sequence[SendFuture]) -> None:
+    """Have the sender send messages, not their threads."""
+    for item in items:
+        if isinstance(item, BlockingSendFuture):
+            item.leads = False
 
 
 class Host(Protocol):
@@ -96,6 +103,26 @@ class Host(Protocol):
         """Return on the loop why nothing can be sent to a partition now; empty: it can."""
 
 
+class BatchLeader:
+    """The thread of a call of ``send_batch``, which may send its messages itself.
+
+    Attributes:
+        leads, is_busy: See ``BlockingSendFuture``.
+        queue: What it was given to lead; None: nothing yet.
+    """
+
+    __slots__ = ("is_busy", "leads", "queue")
+
+    def __init__(self) -> None:
+        self.leads: bool | None = None
+        self.is_busy = False
+        self.queue: PartitionQueue | None = None
+
+
+#: A thread that sends from a queue: its message stands for it, or its batch.
+Leader: TypeAlias = BlockingSendFuture | BatchLeader
+
+
 class PartitionQueue:
     """The state of one producer in one partition.
 
@@ -107,7 +134,7 @@ class PartitionQueue:
     completes the interrupted step: a batch stays in flight until all its messages have an outcome.
 
     Attributes:
-        owner: The sender, or the future of the blocking sender that leads; None: nobody.
+        owner: The sender, or the thread that leads; None: nobody.
         claimed: The messages that the leading thread sends.
         shared: How many messages the last batch of a leading thread had, if of several threads; 0.
         pending: Messages not yet in a batch, oldest first.
@@ -131,8 +158,8 @@ class PartitionQueue:
         self.failing: Failing | None = None
         self.in_flight: deque[Batch] = deque()
         self.retry_at = 0.0
-        self.owner: BlockingSendFuture | Literal["sender"] | None = None
-        self.claimed: list[BlockingSendFuture] = []
+        self.owner: Leader | Literal["sender"] | None = None
+        self.claimed: list[SendFuture] = []
         self.shared = 0
         self.closed: errors.VqError | None = None
         self.topic_id = ""
@@ -153,7 +180,7 @@ class PartitionQueue:
     # Ownership: all under the accumulator's lock ----------------------------------------------
     def enter(self) -> bool:
         """Make the sender the owner; return False if a blocking sender leads."""
-        if isinstance(self.owner, BlockingSendFuture) and not self.owner.leads:
+        if isinstance(self.owner, Leader) and not self.owner.leads:
             self.leave()  # a signal handler raised in its thread, which has left
         if self.owner is None and not self._pass_lead():
             self.owner = "sender"
@@ -169,12 +196,12 @@ class PartitionQueue:
             return False
         if self.owner is not future:
             free = self.owner is None and self.closed is None and not self.in_flight
-            if not free or future not in self._waited():
+            if not free or not (self.pending[:1] == [future] or future in self._waited()):
                 return False
             self.owner = future
         return True
 
-    def claim(self, future: BlockingSendFuture) -> list[BlockingSendFuture] | None:
+    def claim(self, future: BlockingSendFuture) -> list[SendFuture] | None:
         """Make the thread of ``future`` the owner, if it may lead, and return what it sends now.
 
         It sends as many of the blocking sends as fit into one batch; none, if all were late.
@@ -192,9 +219,17 @@ class PartitionQueue:
         self.shared = count if count > 1 else 0
         return claimed
 
-    def _waited(self) -> list[BlockingSendFuture]:
+    def is_free_for(self, items: list[SendFuture]) -> bool:
+        """Return whether a thread may lead with these messages, which nobody has yet, as a batch.
+
+        Nothing is before them, and no batch takes more of them. The thread then claims them.
+        """
+        is_idle = not (self.is_busy or self.closed)
+        return is_idle and len(self.fitting(items)) == len(items)
+
+    def _waited(self) -> list[SendFuture]:
         """Return the blocking sends at the head of ``pending``."""
-        found: list[BlockingSendFuture] = []
+        found: list[SendFuture] = []
         for each in self.pending:
             if not isinstance(each, BlockingSendFuture):
                 break
@@ -212,10 +247,9 @@ class PartitionQueue:
             if batch.sent:
                 batch.sent = False
                 batch.unknown = True
-        if not self.in_flight:
+        if not self.in_flight and last_waiting(self.claimed) is not None:
             back = [each for each in self.claimed if each.outcome is None]
-            for each in back:
-                each.leads = False
+            _leave_to_sender(back)
             self.pending[:0] = back
         self.claimed = []
         self.owner = None
@@ -388,9 +422,7 @@ class PartitionQueue:
         if not loose:
             return
         back = [item for batch in loose for item in batch.items if item.outcome is None]
-        for item in back:
-            if isinstance(item, BlockingSendFuture):
-                item.leads = False  # as in ``leave``: the sender sends it
+        _leave_to_sender(back)  # as in ``leave``
         number = self.partition.partition
         diverted = any(is_diverted(item, number) for item in back)
         rest = deque(kept)

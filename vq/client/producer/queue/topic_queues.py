@@ -312,6 +312,17 @@ class TopicQueues:
             future.dealt = True
         return self.queues[future.partition]
 
+    def free_queue_of(self, items: list[SendFuture]) -> PartitionQueue | None:
+        """Return the queue that a thread may lead with all these messages; None: there is none.
+
+        All earlier messages are in queues then.
+        """
+        if self.appended or self.shares:
+            self.drain()
+        queue = self.queues[items[0].partition]
+        shares = divide(items) if queue.is_free_for(items) else None
+        return queue if shares is not None and len(shares) == 1 else None
+
     def drain(self) -> None:
         """Move appended messages to the queues in order; first those of an interrupted drain."""
         if self.shares:

@@ -1,4 +1,4 @@
-"""``send_sync`` without the event loop: the caller's own thread does the round trip.
+"""Sends that wait, without the event loop: the caller's own thread does the round trip.
 
 Handing a message to the loop's thread and waiting for the answer costs two thread switches, about
 as much as the round trip. So a thread claims the queue of its partition, if only blocking sends are
@@ -17,6 +17,10 @@ The handler of a signal may wait for what the thread that it interrupted has to 
 or ``close``, say. Then that thread *steps aside*: the sender on the loop has its message, or sends
 the batch that is under way again with the same stamp, and a later answer is passed over.
 
+The thread of ``send_batch`` leads only if nothing else of the partition waits or is under way, and
+only with what is one batch. All else it leaves to the loop, where batches follow each other without
+waiting for answers.
+
 Messages with callbacks are not sent here: callbacks run on the loop. A batch that is not stored at
 once (a refusal, a cut connection, a time-out) stays in the queue, and the sender on the loop sends
 it again with the same stamp.
@@ -26,10 +30,13 @@ import functools
 import math
 import operator
 import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from vq.client.cluster import ClusterClient
-from vq.client.future import BlockingSendFuture
-from vq.client.producer.queue.partition_queue import PartitionQueue
+from vq.client.future import BlockingSendFuture, SendFuture
+from vq.client.producer.intake.batch_send import BatchSend
+from vq.client.producer.queue.partition_queue import BatchLeader, Leader, PartitionQueue
 from vq.client.producer.send.sender import Sender
 from vq.errors import NotAuthenticated, Unreachable, VqError
 from vq.model import Address
@@ -46,6 +53,7 @@ _LOOK_S = 0.0001
 #: Connections to one broker. If all are in use, a thread leaves its message to the loop.
 _CONNECTIONS_MAX = 4
 _deadline = operator.attrgetter("deadline")
+T = TypeVar("T")
 
 
 class BlockingConnections:
@@ -136,39 +144,68 @@ class BlockingSender:
 
     def send(self, queue: PartitionQueue, future: BlockingSendFuture) -> None:
         """Return once an appended message has its outcome; the sending thread calls it."""
+        try:
+            self._as_leader(future, functools.partial(self._send, queue, future))
+        finally:  # a signal handler raised, or the message expired just as it got the lead
+            if future.outcome is None or queue.owner is future:
+                self._accumulator.hand_to_sender(queue, future)
+
+    def _send(self, queue: PartitionQueue, future: BlockingSendFuture) -> None:
         accumulator = self._accumulator
+        while future.outcome is None:
+            may_lead = queue.owner is None or queue.owner is future
+            if queue.shared and may_lead and accumulator.lead(queue, future):
+                self._gather(queue, future)
+            claimed = accumulator.claim(queue, future)
+            if claimed is not None:
+                deadline = min(map(_deadline, claimed), default=0.0)
+                self._lead(queue, future, claimed, deadline)
+                continue
+            future.is_busy = False
+            if not future.sleep(future.deadline - self._sender.now()):
+                accumulator.wake_sender()  # the sender fails late messages
+                future.sleep(math.inf)
+            future.is_busy = True
+
+    def append(self, batch: BatchSend, topic: str) -> bool:
+        """Append a chunk of a batch, see ``BatchSend.append``; send it, if this thread may lead.
+
+        What this thread does not send, the loop does: some messages may have no outcome yet.
+        """
+        leader = BatchLeader()
+        try:
+            return self._as_leader(leader, functools.partial(self._append, batch, topic, leader))
+        finally:  # a signal handler raised
+            if leader.queue is not None and leader.queue.owner is leader:
+                self._accumulator.hand_to_sender(leader.queue, leader)
+
+    def _append(self, batch: BatchSend, topic: str, leader: BatchLeader) -> bool:
+        is_last = batch.append(topic, block=True, leader=leader)
+        queue = leader.queue
+        if queue is not None:
+            self._lead(queue, leader, queue.claimed, batch.deadline)
+        return is_last
+
+    def _as_leader(self, leader: Leader, work: Callable[[], T]) -> T:
+        """Do some work of this thread, which may lead, and steps aside for handlers of signals."""
         here = threading.get_ident()
         interrupted = DUTIES.get(here)
         try:
-            DUTIES[here] = functools.partial(self._step_aside, future)
-            future.leads = self._may_lead
-            while future.outcome is None:
-                may_lead = queue.owner is None or queue.owner is future
-                if queue.shared and may_lead and accumulator.lead(queue, future):
-                    self._gather(queue, future)
-                claimed = accumulator.claim(queue, future)
-                if claimed is not None:
-                    self._lead(queue, future, claimed)
-                    continue
-                future.is_busy = False
-                if not future.sleep(future.deadline - self._sender.now()):
-                    accumulator.wake_sender()  # the sender fails late messages
-                    future.sleep(math.inf)
-                future.is_busy = True
-        finally:  # a signal handler raised, or the message expired just as it got the lead
-            future.leads = False  # first: a signal handler may interrupt the next lines as well
+            DUTIES[here] = functools.partial(self._step_aside, leader)
+            leader.leads = self._may_lead
+            return work()
+        finally:
+            leader.leads = False  # first: a signal handler may interrupt the next lines as well
             if interrupted is None:
                 DUTIES.pop(here, None)
             else:
                 DUTIES[here] = interrupted
-            if future.outcome is None or queue.owner is future:
-                accumulator.hand_to_sender(queue, future)
 
-    def _step_aside(self, future: BlockingSendFuture) -> None:
-        """See ``waits.step_aside``; the thread of ``future`` calls it in a handler of a signal."""
-        if future.is_busy:
+    def _step_aside(self, leader: Leader) -> None:
+        """See ``waits.step_aside``; the thread calls it in a handler of a signal."""
+        if leader.is_busy or self._accumulator.is_held_here:
             raise self._accumulator.inside()
-        future.leads = False
+        leader.leads = False
         self._accumulator.hurry_sender()
 
     def _gather(self, queue: PartitionQueue, future: BlockingSendFuture) -> None:
@@ -187,9 +224,9 @@ class BlockingSender:
         future.is_busy = True
 
     def _lead(
-        self, queue: PartitionQueue, future: BlockingSendFuture, items: list[BlockingSendFuture]
+        self, queue: PartitionQueue, leader: Leader, items: Sequence[SendFuture], deadline: float
     ) -> None:
-        """Send one batch of waiting messages and leave the queue."""
+        """Send one batch of waiting messages, the first deadline of which is given; leave."""
         try:
             if not items:
                 return  # the sender on the loop has failed all of them: they were late
@@ -197,20 +234,21 @@ class BlockingSender:
             connection = None if master is None else self._connections.borrow(master)
             if connection is not None:
                 try:
-                    self._exchange(queue, future, items, connection)
+                    self._exchange(queue, leader, items, deadline, connection)
                 finally:
                     self._connections.give_back(connection)
         finally:
-            self._accumulator.leave(queue, future)
+            self._accumulator.leave(queue, leader)
 
     def _exchange(
         self,
         queue: PartitionQueue,
-        future: BlockingSendFuture,
-        items: list[BlockingSendFuture],
+        leader: Leader,
+        items: Sequence[SendFuture],
+        deadline: float,
         connection: BlockingConnection,
     ) -> None:
-        left = min(min(map(_deadline, items)) - self._sender.now(), _PATIENCE_S)
+        left = min(deadline - self._sender.now(), _PATIENCE_S)
         if left <= 0:
             return
         try:
@@ -221,7 +259,7 @@ class BlockingSender:
         answer: Frame | VqError | None = None
         try:
             header = queue.put_header(batch)
-            future.is_busy = False
+            leader.is_busy = False
             answer = connection.exchange(Command.PUT, header, batch.body, left)
         except Unreachable as error:  # nothing was sent
             refusal = error.__cause__  # no retry helps if the broker does not take this client
@@ -229,6 +267,6 @@ class BlockingSender:
         except (OSError, VqError):
             pass  # it may be stored
         finally:  # a signal handler may have raised
-            future.is_busy = True
-            if future.leads:  # else the sender on the loop has the batch
+            leader.is_busy = True
+            if leader.leads:  # else the sender on the loop has the batch
                 self._sender.apply_answer(queue, batch, answer)

@@ -10,11 +10,8 @@ from typing import Final
 
 from vq.client.cluster import ClusterClient
 from vq.client.puts import put_batch
-from vq.errors import OutcomeUnknown, SequenceGap, UnknownProducer, VqError
+from vq.errors import STAMP_REFUSED, OutcomeUnknown, VqError
 from vq.model import ProducerStamp, TopicPartition
-
-#: What the broker says of a batch that is not stored, to one whose line it has forgotten.
-_FORGOTTEN: Final = (SequenceGap, UnknownProducer)
 
 
 @dataclass(slots=True)
@@ -94,7 +91,7 @@ class SinglePart:
         """
         try:
             return await self._put(deadline)
-        except _FORGOTTEN:  # it was never sent before, so it is not stored
+        except STAMP_REFUSED:  # it was never sent before, so it is not stored
             self._line = self._lines.new()
             return await self._put(deadline)
 
@@ -121,7 +118,7 @@ class SinglePart:
             if resend:  # that says nothing of what was sent before
                 raise OutcomeUnknown(f"{self._to}: a try had no answer; then: {error}") from error
             self._was_sent = False
-            if not isinstance(error, _FORGOTTEN):
+            if not isinstance(error, STAMP_REFUSED):
                 self._end(line)
             raise
         line.sequence += 1

@@ -3,6 +3,7 @@
 The connection is a script; the sender on the loop is whoever reads the queues afterwards.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,9 +13,10 @@ from support.queues import QueueHost
 from support.threads import in_thread, spawn
 
 from vq.client.config import ProducerConfig
-from vq.client.future import BlockingSendFuture
+from vq.client.future import BlockingSendFuture, SendFuture
 from vq.client.producer.intake import accumulator
 from vq.client.producer.intake.accumulator import Accumulator
+from vq.client.producer.intake.batch_send import BatchSend
 from vq.client.producer.intake.stages import Stages
 from vq.client.producer.queue.batch import Batch, Ended
 from vq.client.producer.queue.partition_queue import PartitionQueue
@@ -23,6 +25,7 @@ from vq.clock import ManualClock
 from vq.errors import (
     Busy,
     InvalidArgument,
+    InvalidState,
     MessageTooLarge,
     NotSent,
     OutcomeUnknown,
@@ -37,6 +40,7 @@ from vq.remoting.frames import Frame
 from vq.remoting.messages import encode_error
 from vq.remoting.wire_pb2 import PutRequest, PutResponse
 from vq.testing.waiting import WAIT_S, block_until
+from vq.waits import step_aside
 
 BROKER, OTHER = Address("b1", 1), Address("b2", 1)
 PARTITIONS = 3
@@ -168,6 +172,16 @@ class Producer:
         future = self.append(within, partition)
         self.sender.send(self.queues[partition], future)
         return future
+
+    def send_batch(self, *keys: int, content: bytes = b"x", within: float = 30.0) -> list[Any]:
+        """Send a message of each key; return the outcomes, None where the loop has the message."""
+        with self.appending:
+            messages = [Message("t", content, key=key) for key in keys]
+            until = self.clock.monotonic() + within
+            batch = BatchSend(self.accumulator, self.config, messages, until)
+        while not self.sender.append(batch, "t"):
+            pass
+        return [each.outcome for each in batch.accepted()]
 
     def until_waiting(self, count: int, partition: int = 0) -> None:
         """Return once so many messages wait in a queue for the thread that leads."""
@@ -453,6 +467,171 @@ def test_a_sleeper_that_is_interrupted_leaves_its_message_to_the_loop(
     assert len(queue.pending) == 1
     assert producer.accumulator.enter(queue)
     queue.owner = None
+
+
+# Batches ----------------------------------------------------------------------------------------
+def test_a_batch_is_sent_by_its_own_thread(producer: Producer) -> None:
+    for first in (1, 3):
+        assert [each.id for each in producer.send_batch(0, 0)] == [first, first + 1]
+    (connection,) = producer.made
+    assert [(h.sequence, h.record_count) for h in connection.requests] == [(0, 2), (1, 2)]
+    assert connection.timeouts == [10, 10], "no longer than the patience of a blocking sender"
+    assert producer.woken == 0, "the loop has nothing to do"
+
+
+def test_what_comes_behind_a_batch_is_sent_by_its_own_thread_next(producer: Producer) -> None:
+    gate = Gate()
+    acts = iter([gate])
+    producer.act = lambda request: next(acts, as_usual)(request)
+    with in_thread(lambda: producer.send_batch(0, 0)) as first:
+        assert gate.reached.wait(WAIT_S)
+        with in_thread(producer.send) as behind:
+            producer.until_waiting(1)
+            gate.open()
+            assert [each.id for each in first.result(WAIT_S)] == [1, 2]
+            assert behind.result(WAIT_S).result(0).id == 3
+    (connection,) = producer.made
+    assert [(h.sequence, h.record_count) for h in connection.requests] == [(0, 2), (1, 1)]
+    assert producer.woken == 0
+
+
+@pytest.mark.parametrize("before", ["a thread leads", "in flight", "pending", "appended"])
+def test_a_batch_behind_other_messages_is_left_to_the_loop(producer: Producer, before: str) -> None:
+    """It does not overtake them, and no thread waits for their answer to send it."""
+    queue = producer.queues[0]
+    with contextlib.ExitStack() as stack:
+        if before == "a thread leads":
+            gate = Gate()
+            producer.act = gate
+            stack.enter_context(in_thread(producer.send))
+            assert gate.reached.wait(WAIT_S)
+            stack.callback(gate.open)
+        elif before == "in flight":
+            other = SendFuture(b"before", None, None, 1e9)
+            queue.batch_of([other], [1])
+            producer.accumulator.appender.use(other.size, 1)
+        elif before == "pending":
+            producer.append().leads = None
+        else:
+            assert producer.accumulator.append_any(Message("t", b"before", key=0)) is not None
+        assert producer.send_batch(0, 0, content=b"batch") == [None, None]
+        assert producer.accumulator.awake, "the sender was told"
+        producer.accumulator.drain()
+        contents = [each.content for each in queue.pending]
+        assert contents == ([contents[0]] if len(contents) == 3 else []) + [b"batch"] * 2
+        assert sum(len(each.requests) for each in producer.made) == (before == "a thread leads")
+
+
+def test_a_batch_of_several_partitions_is_left_to_the_loop(producer: Producer) -> None:
+    assert producer.send_batch(0, 1, 0) == [None] * 3
+    assert producer.woken
+    producer.accumulator.drain()
+    assert [len(queue.pending) for queue in producer.queues] == [2, 1, 0]
+    assert producer.made == []
+
+
+def test_more_than_one_batch_is_left_to_the_loop(producer: Producer) -> None:
+    """There, one goes out while the broker has the one before."""
+    count = producer.config.batch_records + 1
+    assert producer.send_batch(*[0] * count) == [None] * count
+    assert producer.woken
+    large = bytes(producer.config.batch_bytes // 2)
+    assert producer.send_batch(1, 1, content=large) == [None] * 2, "with their headers"
+    producer.accumulator.drain()
+    assert [len(queue.pending) for queue in producer.queues] == [count, 2, 0]
+    assert producer.made == []
+
+
+def test_a_batch_without_an_answer_goes_on_on_the_loop(producer: Producer) -> None:
+    """With the same stamp; what came behind it meanwhile stays there."""
+    gate = Gate(raising(ConnectionResetError("cut")))
+    producer.act = gate
+    with in_thread(lambda: producer.send_batch(0, 0)) as sending:
+        assert gate.reached.wait(WAIT_S)
+        with in_thread(producer.send) as behind:
+            producer.until_waiting(1)
+            gate.open()
+            assert sending.result(WAIT_S) == [None, None]
+            queue = producer.until_left_to_the_loop()
+            (batch,) = queue.in_flight
+            assert (batch.sent, batch.unknown, batch.stamp.sequence) == (False, True, 0)
+            assert len(queue.pending) == 1
+            queue.close(Busy("gone"))
+            assert behind.result(WAIT_S).done()
+
+
+@pytest.mark.parametrize("why", ["no master", "no ids", "no time", "connections in use"])
+def test_a_batch_that_cannot_be_sent_here_stands_first_for_the_loop(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    if why == "no master":
+        producer.master = None
+    elif why == "no ids":
+        monkeypatch.setattr(producer, "take_ids", raising(InvalidArgument("the clock is wrong")))
+    elif why == "connections in use":
+        assert all(producer.connections.borrow(BROKER) for _ in range(4))
+    assert producer.send_batch(0, 0, within=0.0 if why == "no time" else 30.0) == [None, None]
+    queue = producer.until_left_to_the_loop()
+    assert len(queue.pending) == 2
+    assert not any(connection.requests for connection in producer.made)
+
+
+def test_a_fork_while_a_batch_is_under_way_finds_all_of_its_messages(producer: Producer) -> None:
+    """Those that have no outcome yet are failed in the child: see ``abandon_in_child``."""
+    found: list[int] = []
+    producer.act = lambda _: found.append(len(producer.queues[0].without_outcome()))
+    producer.send_batch(0, 0, 0)
+    assert found[0] >= 3
+
+
+def test_a_final_refusal_of_a_batch_comes_back_at_once(producer: Producer) -> None:
+    producer.act = lambda _: refused(MessageTooLarge("no"))
+    assert [type(each) for each in producer.send_batch(0, 0)] == [MessageTooLarge] * 2
+    assert producer.woken == 0
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), RuntimeError("a bug")])
+def test_a_thread_that_fails_leaves_its_batch_to_the_loop(
+    producer: Producer, error: BaseException
+) -> None:
+    producer.act = raising(error)
+    with pytest.raises(type(error)):
+        producer.send_batch(0, 0)
+    queue = producer.until_left_to_the_loop()
+    (batch,) = queue.in_flight
+    assert (batch.sent, batch.unknown, len(batch.items)) == (False, True, 2)
+
+
+def test_a_handler_that_waits_for_a_batch_under_way_has_the_loop_send_it(
+    producer: Producer,
+) -> None:
+    """The answer that the interrupted thread gets later counts for nothing."""
+
+    def act(_: PutRequest) -> None:
+        producer.accumulator.check_not_inside()  # as every wait of a handler does
+        assert producer.accumulator.enter(producer.queues[0]), "the sender takes it"
+        producer.queues[0].owner = None
+
+    producer.act = act
+    assert producer.send_batch(0, 0) == [None, None]
+    (batch,) = producer.queues[0].in_flight
+    assert (batch.sent, batch.unknown) == (False, True)
+    assert producer.woken
+
+
+def test_a_handler_does_not_wait_for_a_batch_that_its_thread_is_about_to_send(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else could send it: it is refused at once."""
+
+    def master_of(_: PartitionQueue) -> Address | None:
+        with pytest.raises(InvalidState):
+            producer.accumulator.check_not_inside()
+        return BROKER
+
+    monkeypatch.setattr(producer, "master_of", master_of)
+    assert [each.id for each in producer.send_batch(0, 0)] == [1, 2]
+    step_aside()  # nothing is left that it would do
 
 
 # Connections ------------------------------------------------------------------------------------
