@@ -118,6 +118,15 @@ def test_ci_runs_what_the_readme_says() -> None:
     assert commands == ["make test", "make check"]
 
 
+def test_make_and_the_guide_name_every_target() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    (phony,) = re.findall(r"^\.PHONY: help (.*)$", makefile, re.MULTILINE)
+    helped = re.findall(r"^#   make (\S+)", makefile, re.MULTILINE)
+    assert helped == phony.split()
+    guide = re.findall(r"^\| `make ([a-z-]+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert sorted(guide) == sorted(helped)
+
+
 def test_every_decision_has_a_number_of_its_own_and_a_row_in_order() -> None:
     directory = ROOT / "docs" / "decisions"
     files = sorted(path.name for path in directory.glob("[0-9]*.md"))
@@ -257,8 +266,9 @@ PUBLIC_MODULES = {"admin", "columns", "datamanager", "opentelemetry", "serialize
 def test_names_are_listed_only_where_applications_import_them() -> None:
     """Elsewhere a name without an underscore is public in its module, and has no list beside it."""
     listed = {
-        path.relative_to(ROOT / "vq").with_suffix("").as_posix()
-        for path in (ROOT / "vq").rglob("*.py")
+        path.relative_to(ROOT / package).with_suffix("").as_posix()
+        for package in ("vq", "pyspark_vq")
+        for path in (ROOT / package).rglob("*.py")
         if path.name != "__init__.py" and "\n__all__" in path.read_text()
     }
     assert listed <= PUBLIC_MODULES

@@ -127,9 +127,7 @@ def console(
     )
 
     def started(address: str) -> None:
-        if invocation.output.as_json:
-            invocation.output.document({"console": address})
-        else:
+        if not invocation.output.document({"console": address}):
             invocation.output.line(f"console  {address}")
         sys.stdout.flush()
 
@@ -231,6 +229,7 @@ def _password(
     """
     if not given:
         return None
+    from vq.console.accounts.accounts import checked_password
     from vq.console.database.database import Database
 
     opened = Database(_settings(invocation, database=database).database)
@@ -239,18 +238,18 @@ def _password(
     finally:
         opened.close()
     if sys.stdin.isatty():
-        text: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
-        return text
-    line = sys.stdin.readline().rstrip("\n")
-    if not line:
-        raise InvalidArgument("give the password on the terminal, or as first line of the input")
-    return line
+        line: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        line = sys.stdin.readline().rstrip("\n")
+        if not line:
+            raise InvalidArgument(
+                "give the password on the terminal, or as first line of the input"
+            )
+    return checked_password(line)  # before a database is made for it
 
 
 def _tell(invocation: Invocation, name: str, what: str, *, done: bool = True) -> None:
-    if invocation.output.as_json:
-        invocation.output.document({"done": done, "name": name})
-    else:
+    if not invocation.output.document({"done": done, "name": name}):
         invocation.output.line(f"account {name} {what}")
 
 
@@ -422,8 +421,7 @@ def add_token(
         database,
         lambda each: make_access_token(each, account, name, AccountRole(role), days),
     )
-    if invocation.output.as_json:
-        invocation.output.document({"account": account, "name": name, "token": made})
+    if invocation.output.document({"account": account, "name": name, "token": made}):
         return
     click.echo(made)
     invocation.output.remark("the token is shown this once")
@@ -449,9 +447,7 @@ def revoke(
             raise UnknownToken(f"account {account} has no token {name!r}")
     else:
         _work(invocation, database, lambda each: revoke_access_token(each, account, name))
-    if invocation.output.as_json:
-        invocation.output.document({"done": yes, "name": name})
-    else:
+    if not invocation.output.document({"done": yes, "name": name}):
         what = "revoked" if yes else "would be revoked"
         invocation.output.line(f"token {name} of {account} {what}")
     if not yes:
@@ -496,7 +492,5 @@ def export(invocation: Invocation, file: Path, series: str, database: str | None
         return export_samples(connection, cluster, file, begin=series)
 
     count = _work(invocation, database, write)
-    if invocation.output.as_json:
-        invocation.output.document({"done": True, "file": str(file), "samples": count})
-    else:
+    if not invocation.output.document({"done": True, "file": str(file), "samples": count}):
         invocation.output.line(f"{count} samples of {cluster} written to {file}")

@@ -37,6 +37,7 @@ from vq.operations.groups.making import (
     plan_import_group,
 )
 from vq.operations.groups.terms import GroupTerms, given_terms, terms_of
+from vq.shown import shown_error
 
 #: The version of the document that `vq group export` writes; before it, there were no terms.
 _EXPORT_VERSION: Final = 2
@@ -150,7 +151,7 @@ def export(invocation: Invocation, name: str) -> None:
     offsets, they are the members' copies of them.
     """
     found = invocation.call(export_group, name)
-    invocation.output.document({"v": _EXPORT_VERSION, **_EXPORT(found)})
+    invocation.output.document({"v": _EXPORT_VERSION, **_EXPORT(found)}, always=True)
 
 
 @click.command(name="import")
@@ -198,7 +199,7 @@ def _read(file: Path) -> GroupExport:
             terms=_terms(document),
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InvalidArgument(f"{file} is no export of a group: {error!r}") from error
+        raise InvalidArgument(f"{file} is no export of a group: {shown_error(error)}") from error
 
 
 def _offset(values: Mapping[str, Any]) -> ExportedOffset:
@@ -224,9 +225,7 @@ def _make(invocation: Invocation, plan: Any, *, yes: bool, fence: bool = False) 
         return planned
 
     planned, output = invocation.call(work), invocation.output
-    if output.as_json:
-        output.document({"done": yes, **_PLANNED(planned)})
-    else:
+    if not output.document({"done": yes, **_PLANNED(planned)}):
         what = "make" if planned.is_new else "set the offsets of"
         output.remark(f"plan: {what} group {planned.group}, topics {', '.join(planned.topics)}")
         output.table(RESET.all(planned.offsets), columns=COLUMNS)

@@ -38,8 +38,7 @@ def list_(invocation: Invocation, by: str, what: str, since_ms: int | None, coun
     """
     found = invocation.call(list_acts, by=by, what=what, since_ms=since_ms, count=count)
     output = invocation.output
-    if output.as_json:
-        output.document(_ACT.all(found))
+    if output.document(_ACT.all(found)):
         return
     output.table(
         [
@@ -47,11 +46,12 @@ def list_(invocation: Invocation, by: str, what: str, since_ms: int | None, coun
                 "time": utc(each.time_ms),
                 "who": each.person or each.user or each.who,
                 "act": each.act,
-                "subject": each.subject,
+                "subject": each.subject or None,
                 "outcome": f"{each.outcome}, changed since" if each.changed else each.outcome,
-                "error": each.error,
+                "error": each.error or None,
             }
             for each in found
         ],
         columns="time who act subject outcome error",
+        optional="subject error",
     )

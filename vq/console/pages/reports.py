@@ -235,7 +235,9 @@ async def REPORTS(context: PageContext) -> Response:
         columns,
         context.site.reports.all(),
         Asked.of(context.query),
-        empty=N_("No report was made since the console started. Choose one above."),
+        empty=N_("No report was made since the console started.")
+        if missing
+        else N_("No report was made since the console started. Choose one above."),
     )
     return context.exported(found, "reports") or context.page(
         "reports.html",
@@ -301,7 +303,6 @@ async def REPORT(context: PageContext) -> Response:
             _rows(report, each.path),
             Asked.of(context.query, prefix),
             empty=each.empty,
-            prefix=prefix,
         )
         name = f"{kept.kind}-{kept.number}-{each.path.replace('.', '-')}"
         file = context.exported(found, name)
