@@ -13,6 +13,11 @@
 #   make release [ARGS=...]  sdist and wheels into dist/, each one tried; uploads nothing
 #   make audit [ARGS=...]    what vq installs, as an SBOM in dist/, and known faults in it
 #   make check               lint, format, types, typed programs, import layers, generated code, bandit
+#   make format              format with ruff, and fix what it can fix
+#   make proto               the protobuf modules, after a change of a .proto file
+#   make docs                the reference pages, schemas and dashboards, after a change of what they describe
+#   make setup               install what all of them need, at once
+#   make clean               remove everything that these commands create
 #
 # PYTHON=/path/to/python3.11 names the interpreter; without it the first new enough one is taken.
 
@@ -48,7 +53,7 @@ exec "$$python" tools/bootstrap.py $(1)
 endef
 
 help:
-	@sed -n '3,15s/^# \{0,1\}//p' Makefile
+	@sed -n 's/^#   /  /p' Makefile
 
 demo:
 	$(call bootstrap,demo)

@@ -307,7 +307,7 @@ class BadChecksum(Refused):
 
 class MessageTooLarge(Refused):
     status = 10
-    hint = "send a smaller message or raise the topic's max_message_bytes (at most 1 MiB)"
+    hint = "send a smaller message, or raise the topic's max_message_bytes if it is below 1 MiB"
 
 
 class BatchTooLarge(Refused):
@@ -553,11 +553,11 @@ class SequenceStale(OutcomeUnknown):
 
 class TimedOut(OutcomeUnknown):
     status = 48
-    hint = "no answer within the deadline; the message may or may not be stored"
+    hint = "it may be done, or not: look before you do it again, or give it more time"
 
 
 class ConnectionCut(OutcomeUnknown):
-    hint = "the connection ended before the answer; the message may or may not be stored"
+    hint = "it may be done, or not: look before you do it again"
 
 
 class TransactionInDoubt(OutcomeUnknown):

@@ -52,7 +52,7 @@ from vq.console.web.security import (
     protect,
 )
 from vq.console.web.statuses import TITLES, NotLoggedIn, UnknownToConsole, status_of
-from vq.errors import InvalidArgument, VqError
+from vq.errors import InvalidArgument, VqError, advice_of
 from vq.gateway.bearer import sent_token
 from vq.gateway.bodies import Bodies, check_json
 from vq.log_lines import get_logger
@@ -222,13 +222,13 @@ class ConsoleApp:
             if "cluster" in request.path_params:
                 context.site_or_none = self.console.sites.get(request.path_params["cluster"])
                 if context.site_or_none is None:
-                    return _problem(context, 404, "Not found", "the console shows no such cluster")
+                    raise _unknown(request.path_params["cluster"])
             if not page.allows(context.visitor.person.role):
                 raise NotPermitted(f"this page is for {page.role}s of the console")
             return await page.function(context)
         except VqError as error:
             kind = type(error).__name__
-            return _problem(context, status_of(error), kind, str(error), error.hint or "")
+            return _problem(context, status_of(error), kind, str(error), advice_of(error))
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -241,7 +241,7 @@ class ConsoleApp:
         def site_of(name: str) -> Site:
             site = self.console.sites.get(name)
             if site is None:
-                raise UnknownToConsole(f"the console shows no cluster {shown(name)}")
+                raise _unknown(name)
             return site
 
         return ApiCalls(site_of, door.check, door.run, door.each)
@@ -418,6 +418,10 @@ async def _fields(
             found.setdefault(name, []).append(value)
     # joined at the end: to add to a long text a thousand times takes half a minute
     return {name: "\n".join(values) for name, values in found.items()}, files
+
+
+def _unknown(cluster: str) -> UnknownToConsole:
+    return UnknownToConsole(f"the console shows no cluster {shown(cluster)}")
 
 
 def _problem(context: PageContext, status: int, kind: str, text: str, hint: str = "") -> Response:

@@ -243,7 +243,7 @@ class ConsoleChild(ChildProcess):
         }
         flags = [part for name, value in values.items() for part in (f"--{name}", str(value))]
         command = [sys.executable, "-m", "vq.cli.main", "console", *flags, "--open"]
-        super().__init__(command, data / "console.log")
+        super().__init__(command, data.absolute() / "console.log")
         self.address = address
         self.database = str(values["database"])
 

@@ -24,6 +24,7 @@ from typing import (
 
 from vq.client.cluster import ClusterClient
 from vq.client.runtime import LoopThread
+from vq.coordination.tree.coordinator import NotConnected
 from vq.errors import InvalidArgument, InvalidState, UnknownTopic, VqError
 from vq.operations.base.connect import UnknownCluster
 from vq.security.rules import Resource, Right
@@ -238,9 +239,10 @@ async def _check_cluster(cluster: ClusterClient, error: VqError | None) -> None:
 
     A misspelled name would look like a cluster without topics, groups and brokers. ZooKeeper is
     asked only after an error, or when a list is empty. What the caller did wrong, and a client that
-    is closed, are not for the cluster to explain.
+    is closed, are not for the cluster to explain; and who had no connection for the whole time of a
+    call does not wait for another one.
     """
-    if isinstance(error, InvalidArgument | InvalidState | UnknownCluster):
+    if isinstance(error, InvalidArgument | InvalidState | UnknownCluster | NotConnected):
         return
     kind = UnknownTopic if isinstance(error, UnknownTopic) else UnknownCluster
     try:

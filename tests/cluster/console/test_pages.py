@@ -11,7 +11,7 @@ from vq.client.config import ConsumerConfig
 from vq.console.pages import allocation
 from vq.console.pages.table import PAGES
 from vq.errors import CoordinationError, UnknownTopic
-from vq.model import Message
+from vq.model import Message, TopicSettings
 from vq.testing.waiting import until
 
 HOSTILE = (
@@ -123,6 +123,41 @@ def fields_of(page: str) -> dict[str, str]:
     for name in re.findall(r'<input type="checkbox" name="([^"]+)" checked', page):
         found[name] = "on"
     return found
+
+
+async def test_settings_without_a_value_are_shown_as_what_they_mean(console, factory) -> None:
+    """As ``vq topic describe`` tells them."""
+    await factory.admin.create_topic("bare", TopicSettings(retention_hours=None))
+    await factory.admin.create_topic("kept", TopicSettings(retention_policy="archive"))
+    browser = console.browser()
+    told = {}
+    for page in ("topics/bare", "topics/kept", "settings"):
+        rows = re.findall(
+            r'<th scope="row"><code>(\w+)</code></th><td>(.*?)</td>',
+            (await browser.get(f"/c/test/{page}")).text,
+        )
+        told[page] = dict(rows)
+        assert "–" not in told[page].values()
+    assert told["settings"].keys() == told["topics/bare"].keys()
+    names = "compression compression_threshold retention_hours retention_bytes archive_to pool"
+    assert [told["topics/bare"][name] for name in names.split()] == [
+        *("none", "128 KiB", "forever", "unlimited", "beside the log", "common")
+    ]
+    after = "archive_after_hours"
+    assert (told["topics/bare"][after], told["topics/kept"][after]) == ("not archived", "24 h")
+
+
+async def test_what_is_not_there_is_named_and_what_to_do_is_told_once(console) -> None:
+    browser = console.browser()
+    for path, said in (
+        ("/c/none/topics", "the console shows no cluster &#39;none&#39;"),
+        ("/c/test/topics/none", "<code>vq topic create none --partitions N</code>"),
+    ):
+        answer = await browser.get(path)
+        assert answer.status_code == 404
+        assert said in answer.text
+        assert "create NAME" not in answer.text
+        assert "`" not in answer.text
 
 
 async def test_hostile_texts_are_shown_as_texts(console, factory) -> None:

@@ -1,16 +1,18 @@
 """``factory.admin`` as coroutines: an operator's day, over a cluster in memory."""
 
 import asyncio
+import re
 from dataclasses import replace
 
 import pytest
 from support.broker import memory_cluster
 from support.client import factory_of
+from support.consumers import coordinator_of
 
 from vq import admin, aio
 from vq.client.config import ConsumerConfig
 from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
-from vq.coordination.tree.coordinator import ConnectionLost
+from vq.coordination.tree.coordinator import ConnectionLost, NotConnected
 from vq.errors import InvalidArgument, InvalidState
 from vq.model import Message, TopicSettings
 from vq.operations.topics import verification
@@ -186,3 +188,17 @@ async def test_each_command_has_its_method() -> None:
             assert {each.level for each in await operator.check_brokers()} <= set(admin.Level)
             with pytest.raises(InvalidArgument, match="missing: t"):
                 await operator.plan_unclean("b1", "n1", [])
+
+
+async def test_without_zookeeper_a_call_ends_when_it_says() -> None:
+    """Whether the cluster is there at all is not asked for another time-out."""
+    async with memory_cluster() as cluster, factory_of(cluster) as factory:
+        coordinator = coordinator_of(factory)
+        cluster.ensemble.disconnect(coordinator)
+        coordinator.cut = True
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(NotConnected) as raised:
+            await factory.admin.list_topics()
+        (said,) = re.findall(r"within ([0-9.]+) s", str(raised.value))
+        assert loop.time() - began == pytest.approx(float(said), abs=0.1)

@@ -118,6 +118,15 @@ def test_ci_runs_what_the_readme_says() -> None:
     assert commands == ["make test", "make check"]
 
 
+def test_make_and_the_guide_name_every_target() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    (phony,) = re.findall(r"^\.PHONY: help (.*)$", makefile, re.MULTILINE)
+    helped = re.findall(r"^#   make (\S+)", makefile, re.MULTILINE)
+    assert helped == phony.split()
+    guide = re.findall(r"^\| `make ([a-z-]+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert sorted(guide) == sorted(helped)
+
+
 def test_every_decision_has_a_number_of_its_own_and_a_row_in_order() -> None:
     directory = ROOT / "docs" / "decisions"
     files = sorted(path.name for path in directory.glob("[0-9]*.md"))

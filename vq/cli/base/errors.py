@@ -191,10 +191,11 @@ def run(
     try:
         code = command()
     except click.ClickException as error:
+        told = _misplaced(error) or error
         if as_json:
-            print(as_json_text(error, error.format_message(), _help_of(error)), file=target)
+            print(as_json_text(error, told.format_message(), _help_of(error)), file=target)
         else:
-            error.show(file=target)
+            told.show(file=target)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         print(_INTERRUPTED_JSON if as_json else "interrupted", file=target)
@@ -227,6 +228,20 @@ def _os_text(error: OSError) -> str:
             "make it, or name another file"
         )
     return f"{error.filename!r}: {error.strerror}"
+
+
+def _misplaced(error: click.ClickException) -> click.UsageError | None:
+    """Say where an option belongs that a group does not take: `vq --config FILE topic list`."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return None
+    command, path = error.ctx.command, error.ctx.command_path
+    if not isinstance(command, click.Group) or command.invoke_without_command:
+        return None
+    return click.UsageError(
+        f"No such option '{error.option_name}' here: options stand behind the command, as in "
+        f"`{path} COMMAND {error.option_name} …`.",
+        error.ctx,
+    )
 
 
 def _help_of(error: click.ClickException) -> str:

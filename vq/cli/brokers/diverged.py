@@ -59,6 +59,8 @@ def _list(invocation: Invocation) -> None:
     else:
         columns = "file cause messages bytes offsets epochs written"
         invocation.output.table([_row(each) for each in files], columns=columns)
+        if not (files or silent):
+            invocation.output.remark("no node keeps messages that it had to cut")
     for each in silent:
         invocation.output.remark(each)
     if silent:

@@ -231,6 +231,7 @@ def _password(
     """
     if not given:
         return None
+    from vq.console.accounts.accounts import checked_password
     from vq.console.database.database import Database
 
     opened = Database(_settings(invocation, database=database).database)
@@ -239,12 +240,14 @@ def _password(
     finally:
         opened.close()
     if sys.stdin.isatty():
-        text: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
-        return text
-    line = sys.stdin.readline().rstrip("\n")
-    if not line:
-        raise InvalidArgument("give the password on the terminal, or as first line of the input")
-    return line
+        line: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        line = sys.stdin.readline().rstrip("\n")
+        if not line:
+            raise InvalidArgument(
+                "give the password on the terminal, or as first line of the input"
+            )
+    return checked_password(line)  # before a database is made for it
 
 
 def _tell(invocation: Invocation, name: str, what: str, *, done: bool = True) -> None:

@@ -37,6 +37,7 @@ from vq.operations.groups.making import (
     plan_import_group,
 )
 from vq.operations.groups.terms import GroupTerms, given_terms, terms_of
+from vq.shown import shown_error
 
 #: The version of the document that `vq group export` writes; before it, there were no terms.
 _EXPORT_VERSION: Final = 2
@@ -198,7 +199,7 @@ def _read(file: Path) -> GroupExport:
             terms=_terms(document),
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InvalidArgument(f"{file} is no export of a group: {error!r}") from error
+        raise InvalidArgument(f"{file} is no export of a group: {shown_error(error)}") from error
 
 
 def _offset(values: Mapping[str, Any]) -> ExportedOffset:

@@ -25,6 +25,8 @@ def list_(invocation: Invocation) -> None:
     """
     names = invocation.call(list_writes)
     invocation.output.table([{"write": each} for each in names], columns="write")
+    if not names and not invocation.output.as_json:
+        invocation.output.remark("there are no repeatable writes")
 
 
 @write.command()

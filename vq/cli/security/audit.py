@@ -47,11 +47,12 @@ def list_(invocation: Invocation, by: str, what: str, since_ms: int | None, coun
                 "time": utc(each.time_ms),
                 "who": each.person or each.user or each.who,
                 "act": each.act,
-                "subject": each.subject,
+                "subject": each.subject or None,
                 "outcome": f"{each.outcome}, changed since" if each.changed else each.outcome,
-                "error": each.error,
+                "error": each.error or None,
             }
             for each in found
         ],
         columns="time who act subject outcome error",
+        optional="subject error",
     )

@@ -40,7 +40,7 @@ from vq.cli.topics.topic_settings import (
 from vq.cli.topics.verify import DAMAGE, verify
 from vq.client.cluster import ClusterClient
 from vq.coordination.tree.values.cluster import ClusterSettings
-from vq.model import PartitionPlacement, Span, TopicOrigin, TopicSettings
+from vq.model import PartitionPlacement, Span, TopicOrigin, TopicSettings, check_name
 from vq.operations.cluster.settings import read_settings
 from vq.operations.partitions import placements
 from vq.operations.partitions.offsets import PartitionEnds
@@ -74,7 +74,8 @@ def topic() -> None:
 @command_options
 def create(invocation: Invocation, name: str, if_not_exists: bool, **options: Any) -> None:
     """Make a topic and place its partitions evenly on the live broker groups."""
-    settings_among(ClusterSettings(), options)  # what cannot be is refused before anything else
+    check_name("topic", name)  # what cannot be is refused before anything else
+    settings_among(ClusterSettings(), options)
 
     async def work(cluster: ClusterClient) -> tuple[Topic, bool, TopicSettings]:
         wanted = settings_among(await read_settings(cluster), options)

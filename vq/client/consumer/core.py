@@ -198,6 +198,15 @@ class ConsumerCore:
             begin=self._begin,
         )
 
+    def check_open(self) -> None:
+        """Check that ``close`` was not called.
+
+        Raises:
+            InvalidState: It was.
+        """
+        if self.closed:
+            raise InvalidState("this consumer is closed; make another one")
+
     # Subscriptions ------------------------------------------------------------------------------
     def subscribe(
         self,
@@ -213,7 +222,8 @@ class ConsumerCore:
         ``redelivered`` is called for the group's retry topic, which the members read, too. Where
         each of them gets everything they do not: the group may have one from the time before that.
         """
-        if self._membership is not None or self._starting or self.closed:
+        self.check_open()
+        if self._membership is not None or self._starting:
             raise InvalidState("subscribe comes before start")
         self.failed.check_topic(topic_or_pattern)
         if self.shared is not None and called.listener is None:
@@ -249,11 +259,10 @@ class ConsumerCore:
                 "this consumer has no group, and reads with get() alone; to receive, make it with "
                 "ConsumerConfig(group=...)"
             )
-        if self._membership is not None or self._starting or self.closed:
+        self.check_open()
+        if self._membership is not None or self._starting:
             raise InvalidState(
-                "this consumer is closed; make another one"
-                if self.closed
-                else "this consumer runs already: start is called once, or get_many or `async for` "
+                "this consumer runs already: start is called once, or get_many or `async for` "
                 "have done it"
             )
         self._starting = True

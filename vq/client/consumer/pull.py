@@ -326,8 +326,7 @@ class SharedPull:
     async def get_many(self, max_messages: int, timeout: float | None) -> list[Message]:
         """See ``MessageConsumer.get_many``; a call that is cancelled has taken none."""
         bound = _checked(max_messages, timeout)
-        if self._core.closed:
-            raise InvalidState(_CLOSED)
+        self._core.check_open()
         await self._core.ensure_started(self._settle)
         try:
             async with asyncio.timeout(bound):

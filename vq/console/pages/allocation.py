@@ -20,7 +20,7 @@ from vq.console.web.forms import text_of as text_in
 from vq.console.web.languages import N_
 from vq.console.web.tables import Asked, Column, Kind, StateWord, table
 from vq.errors import InvalidArgument
-from vq.model import TopicPartition
+from vq.model import COMMON_POOL, TopicPartition
 from vq.operations.allocation.board import GoalScore
 from vq.operations.allocation.facts import AllocationFacts, GroupLoad, MeasuredPartition
 from vq.operations.allocation.goals import AllocationGoals
@@ -126,7 +126,7 @@ def _group_columns(context: PageContext) -> list[Column[GroupLoad]]:
             lambda each: each.group,
             link=lambda each: context.path("brokers", each.group),
         ),
-        Column("pool", N_("Pool"), lambda each: each.pool or ""),
+        Column("pool", N_("Pool"), lambda each: each.pool or COMMON_POOL),
         Column(
             "labels",
             N_("Labels"),
@@ -456,7 +456,7 @@ def _after(name: str, kind: Kind, title: str) -> list[Column[AllocatedGroup]]:
 
 _GROUPS: Final[list[Column[AllocatedGroup]]] = [
     Column("group", N_("Broker group"), lambda each: each.group),
-    Column("pool", N_("Pool"), lambda each: each.pool or ""),
+    Column("pool", N_("Pool"), lambda each: each.pool or COMMON_POOL),
     *_after("bytes_per_s", Kind.RATE, N_("Bytes in")),
     *_after("messages_per_s", Kind.PER_S, N_("Messages in")),
     *_after("stored_bytes", Kind.BYTES, N_("Stored")),

@@ -15,6 +15,7 @@ from vq.console.web.languages import N_
 from vq.console.web.tables import Asked, Column, Kind, StateWord, table
 from vq.coordination.tree.values.brokers import BrokerLoad
 from vq.errors import InvalidArgument
+from vq.model import COMMON_POOL
 from vq.operations.brokers.disks import DiskState
 from vq.operations.cluster.cluster import BrokerReport
 from vq.shown import shown
@@ -67,7 +68,7 @@ def _columns(context: PageContext) -> list[Column[NodeRow]]:
         Column("node", N_("Node"), lambda each: each.report.name or None),
         Column("state", N_("State"), lambda each: each.state, Kind.STATE),
         Column("role", N_("Role"), lambda each: each.report.role, Kind.TEXT),
-        Column("pool", N_("Pool"), lambda each: each.report.group.pool or ""),
+        Column("pool", N_("Pool"), lambda each: each.report.group.pool or COMMON_POOL),
         Column(
             "address",
             N_("Address"),

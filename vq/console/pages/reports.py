@@ -235,7 +235,9 @@ async def REPORTS(context: PageContext) -> Response:
         columns,
         context.site.reports.all(),
         Asked.of(context.query),
-        empty=N_("No report was made since the console started. Choose one above."),
+        empty=N_("No report was made since the console started.")
+        if missing
+        else N_("No report was made since the console started. Choose one above."),
     )
     return context.exported(found, "reports") or context.page(
         "reports.html",

@@ -1,18 +1,16 @@
 """Settings of a cluster, and which topics this console masks."""
 
-from dataclasses import fields
-
 from sqlalchemy import Connection
 from starlette.responses import Response
 
 from vq.console.accounts.accounts import AccountRole
 from vq.console.database.schema import masks
 from vq.console.pages.page import page, post
+from vq.console.pages.topics import settings_in_effect
 from vq.console.web.context import PageContext
 from vq.console.web.languages import N_
 from vq.errors import InvalidArgument
 from vq.limits import is_valid_name
-from vq.model import TopicSettings
 from vq.shown import shown
 
 
@@ -24,9 +22,7 @@ async def SETTINGS(context: PageContext) -> Response:
     return context.page(
         "settings.html",
         settings=settings,
-        new_topics=[
-            (each.name, getattr(settings.new_topics, each.name)) for each in fields(TopicSettings)
-        ],
+        new_topics=settings_in_effect(settings.new_topics),
         masked=masked,
         database=context.console.database.name,
         kept=context.console.meters[context.site.name].kept,

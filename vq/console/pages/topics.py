@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from vq import limits
 from vq.console.clusters.lags import TopicLag, TopicReaders
 from vq.console.clusters.site import SiteFacts
 from vq.console.pages.explain import why
@@ -125,9 +126,13 @@ _HELP: Final[dict[str, str]] = {
     "compression_threshold": N_("The least size in bytes that is compressed; empty: 128 KiB."),
     "retention_hours": N_("Older messages are deleted; empty: never."),
     "retention_bytes": N_("So much of each partition is kept; empty: all."),
-    "retention_early_hours": N_("Deleted before its time after so long if a disk is full."),
+    "retention_early_hours": N_(
+        "Deleted before its time after so long if a disk is full; empty: never."
+    ),
     "retention_policy": N_("delete, archive before that, or keep until every group has read it."),
-    "archive_after_hours": N_("Blocks become archives after so long; empty: the default."),
+    "archive_after_hours": N_(
+        "Blocks become archives after so long; empty: 24 h with the policy archive."
+    ),
     "archive_to": N_("URL of a directory for archives; empty: beside the log."),
     "pool": N_("Only broker groups of this pool hold it; empty: the common pool."),
     "replication": N_("sync: acknowledged when every copy in sync has it."),
@@ -135,6 +140,27 @@ _HELP: Final[dict[str, str]] = {
     "readable": N_("Consumers may read."),
     "writable": N_("Producers may write."),
 }
+
+
+#: What counts where a setting has no value.
+_UNSET: Final[dict[str, str]] = {
+    "compression": N_("none"),
+    "retention_hours": N_("forever"),
+    "retention_bytes": N_("unlimited"),
+    "retention_early_hours": N_("not before its time"),
+    "archive_after_hours": N_("not archived"),
+    "archive_to": N_("beside the log"),
+    "pool": N_("common"),
+}
+
+
+def settings_in_effect(settings: TopicSettings) -> list[tuple[str, Any, str]]:
+    """Return each setting of a topic with its value, and a word for one that is None."""
+    values = {each.name: getattr(settings, each.name) for each in fields(TopicSettings)}
+    values["archive_after_hours"] = settings.archived_after_hours
+    if settings.compression_threshold is None:
+        values["compression_threshold"] = limits.COMPRESSION_THRESHOLD_BYTES
+    return [(name, value, _UNSET.get(name, "")) for name, value in values.items()]
 
 
 def setting_fields(settings: TopicSettings) -> list[Field]:
@@ -365,10 +391,7 @@ async def TOPIC(context: PageContext) -> Response:
         "topic.html",
         topic=description.topic,
         why=why(context, "key", topic=name),
-        settings=[
-            (each.name, getattr(description.topic.settings, each.name))
-            for each in fields(TopicSettings)
-        ],
+        settings=settings_in_effect(description.topic.settings),
         partitions=partitions,
         groups=read_by,
         reserved=is_reserved(name),

@@ -67,13 +67,20 @@ addEventListener("pagehide", () => stream && stream.close());
 
 // Charts.
 const UNITS = ["", "Ki", "Mi", "Gi", "Ti"];
-// Distances between the lines of a chart: bytes count in powers of two.
+// Distances between the lines of a chart: bytes count in powers of two, times in round parts of their unit.
 const BINARY = Array.from({ length: 50 }, (_, place) => 2 ** place);
+const TIMES = [
+  ...[-3, -2, -1].flatMap((power) => [1, 2, 5].map((each) => each * 10 ** power)),
+  ...[1, 60].flatMap((unit) => [1, 2, 5, 10, 15, 30].map((each) => each * unit)),
+  ...[1, 2, 3, 6, 12].map((each) => each * 3600),
+  ...Array.from({ length: 20 }, (_, place) => 86400 * 2 ** place),
+];
+const STEPS = { bytes: BINARY, rate: BINARY, duration: TIMES };
 const FORMATS = {
   bytes: (value) => scaled(value, 1024, "B"),
   rate: (value) => scaled(value, 1024, "B/s"),
   percent: (value) => `${Math.round(value * 100)} %`,
-  duration: (value) => (value < 1 ? `${+(value * 1000).toPrecision(2)} ms` : value < 120 ? `${+value.toPrecision(3)} s` : `${Math.round(value / 60)} min`),
+  duration,
   count: (value) => value.toLocaleString("en", { maximumFractionDigits: 1 }),
   per_s: (value) => `${value.toLocaleString("en", { maximumFractionDigits: 1 })}/s`,
 };
@@ -82,6 +89,12 @@ function scaled(value, base, unit) {
   let place = 0;
   while (Math.abs(value) >= base && place < UNITS.length - 1) { value /= base; place += 1; }
   return `${place ? +value.toPrecision(3) : +value.toFixed(1)} ${UNITS[place]}${unit}`;
+}
+
+function duration(value) {
+  if (value > 0 && value < 1) return `${+(value * 1000).toPrecision(2)} ms`;
+  const [size, unit] = value < 120 ? [1, "s"] : value < 7200 ? [60, "min"] : value < 172800 ? [3600, "h"] : [86400, "d"];
+  return `${+(value / size).toPrecision(3)} ${unit}`;
 }
 
 function clock(moment, span) {
@@ -122,7 +135,7 @@ async function drawChart(figure) {
       label: each.name, stroke: colour(`line-${place % LINES}`), width: 2, dash: place >= LINES ? [6, 4] : undefined,
       value: (_, value) => (value === null ? "–" : format(value)), points: { show: few, size: 5 } }))],
     axes: [{ stroke: soft, grid, values: (_, ticks) => ticks.map((each) => clock(each, span)) }, { stroke: soft, grid, size: 78, values: (_, ticks) => ticks.map(format),
-      ...(["bytes", "rate"].includes(figure.dataset.kind) ? { incrs: BINARY } : {}) }],
+      ...(STEPS[figure.dataset.kind] ? { incrs: STEPS[figure.dataset.kind] } : {}) }],
     scales: { y: { range: (_, low, high) => [Math.min(0, low || 0), high > 0 ? high * 1.1 : 1] } },
   };
   const chart = new uPlot(options, [found.times, ...found.series.map((each) => each.values)], plot);

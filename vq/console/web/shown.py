@@ -56,6 +56,8 @@ class Shown:
         """Return a time in its one or two largest units."""
         if not _is_number(seconds):
             return self.unknown
+        if seconds == 0:
+            return "0 s"
         if seconds < 1:
             return f"{seconds * 1000:.0f} ms"
         if seconds < 60:

@@ -17,7 +17,7 @@ from vq.operations.allocation.plans import (
     PlannedTopic,
     id_of,
 )
-from vq.shown import shown
+from vq.shown import shown, shown_error
 
 #: Version of the JSON of a plan.
 PLAN_VERSION: Final = 1
@@ -91,7 +91,9 @@ def plan_from_json(document: object) -> AllocationPlan:
     try:
         plan = _plan(document)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InvalidArgument(f"the plan is damaged: {error!r}; make it again") from error
+        raise InvalidArgument(
+            f"the plan is damaged: {shown_error(error)}; make it again"
+        ) from error
     if plan.id != id_of(plan):
         raise InvalidArgument(
             f"the plan {shown(plan.id)} was changed by hand: its moves do not belong to that id; "
@@ -195,6 +197,7 @@ def wanted_moves(document: object) -> list[tuple[TopicPartition, str]]:
             found.append((key, _text(each["to"])))
         except (KeyError, TypeError) as error:
             raise InvalidArgument(
-                f"{shown(each, 80)} is not a move: {error!r}; a move has topic, partition and to"
+                f"{shown(each, 80)} is not a move: {shown_error(error)}; a move has topic, "
+                "partition and to"
             ) from error
     return found

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from vq.bounds import check_whole
+from vq.bounds import check_between
 from vq.client.cluster import ClusterClient
 from vq.coordination.groups import claims, groups
 from vq.coordination.groups.groups import MemberView
@@ -22,7 +22,6 @@ from vq.coordination.tree.values.consumers import Assignment, ConsumerGroup, Mem
 from vq.errors import InvalidArgument, UnknownTopic
 from vq.model import TopicPartition
 from vq.operations.groups.terms import check_one_progress
-from vq.shown import shown
 
 #: Most members of a plan.
 MEMBERS_MAX: Final = 4_096
@@ -154,12 +153,12 @@ def _members_then(
     now = {name: each.value for name, each in present.items()}
     if count is None:
         count = len(now)
-    check_whole("members", count)
-    if not 1 <= count <= MEMBERS_MAX:
-        raise InvalidArgument(
-            f"members = {shown(count)} is outside [1, {MEMBERS_MAX}]"
-            + ("; the group has none now, say how many there are to be" if not now else "")
-        )
+        if not now:
+            raise InvalidArgument(
+                "the group has no members now: give members = 1 or more, as if it had so many "
+                "(`vq group plan --members N`)"
+            )
+    check_between("members", count, 1, MEMBERS_MAX)
     kept = dict(list(now.items())[:count])
     new = Member(topics=tuple(sorted(contract.topics)))
     numbers = (number for number in range(1, MEMBERS_MAX * 2) if f"new-{number}" not in now)

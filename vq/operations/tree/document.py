@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from vq.coordination.tree.coordinator import NODE_BYTES_MAX
 from vq.errors import InvalidArgument
-from vq.shown import shown
+from vq.shown import shown, shown_error
 from vq.version import __version__
 
 FORMAT: Final = "vq tree"
@@ -112,7 +112,8 @@ def read_tree(lines: Iterable[str]) -> TreeExport:
             found.take(line)
         except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
             raise InvalidArgument(
-                f"line {number} is none of an exported tree: {error!r}: {shown(line, 80)}"
+                f"line {number} is none of an exported tree: {shown_error(error)}: "
+                f"{shown(line, 80)}"
             ) from error
     if found.header is None:
         raise InvalidArgument("the file is empty; it is no exported tree")

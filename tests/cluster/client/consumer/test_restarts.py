@@ -7,7 +7,6 @@ from support.membership import ALL, Consumer, Group, share
 
 from vq.client.config import ConsumerConfig
 from vq.coordination.groups import groups
-from vq.coordination.tree.coordinator import NodeExists
 from vq.errors import InvalidArgument, InvalidState
 from vq.operations.groups.balance import group_history
 from vq.testing.waiting import WAIT_S, until
@@ -72,7 +71,7 @@ async def test_one_that_gives_up_waiting_for_its_name_keeps_no_place(
     first, second = await two(group)
     late = await group.member("a")
     late.member.nonce = "of another process"
-    with pytest.raises(NodeExists, match="give each member a name of its own"):
+    with pytest.raises(InvalidState, match="give each member a member_id of its own"):
         await late.member.start()
     starting = await group.member("a")
     starting.member.nonce = "of a third process"

@@ -161,6 +161,10 @@ async def test_only_what_is_held_can_be_steered(factory: aio.MessageFactory) -> 
         reader.pause(T0)
     consumer.pause()
     assert consumer.paused() == []
+    await consumer.close()
+    for closed in (lambda: consumer.pause(T0), lambda: consumer.subscribe("t")):
+        with pytest.raises(InvalidState, match="closed; make another one"):
+            closed()
 
 
 async def test_a_paused_partition_delivers_nothing_until_it_is_resumed(

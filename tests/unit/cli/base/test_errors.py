@@ -2,6 +2,7 @@
 
 import io
 import json
+from functools import partial
 from pathlib import Path
 
 import click
@@ -68,6 +69,30 @@ def test_an_error_of_the_system_names_the_file_and_the_missing_directory(tmp_pat
     with pytest.raises(IsADirectoryError) as here:
         tmp_path.open("w")
     assert ended_with(here.value)[1] == f"error: '{tmp_path}': Is a directory\n"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_option_before_its_command_is_told_where_it_belongs(as_json: bool) -> None:
+    """A group that is no command itself takes none; elsewhere the nearest option is told."""
+
+    @click.group()
+    def tool() -> None: ...
+
+    @tool.command()
+    @click.option("--cluster")
+    def look(cluster: str) -> None: ...
+
+    def told(*arguments: str) -> str:
+        stderr = io.StringIO()
+        call = partial(tool.main, [*arguments], prog_name="tool", standalone_mode=False)
+        assert errors.run(call, as_json=as_json, stderr=stderr) == 2
+        return stderr.getvalue()
+
+    before = told("--cluster", "c", "look")
+    assert "'--cluster' here: options stand behind the command, as in" in before
+    said = json.loads(before)["message"] if as_json else before
+    assert "`tool COMMAND --cluster …`" in said
+    assert "Did you mean '--cluster'" in told("look", "--clutser", "c")
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -83,6 +83,12 @@ def test_a_wrong_place_is_told_before_a_password_is_asked_for(name: str, says: s
     assert "--database" in ended.exception.hint
 
 
+def test_a_password_that_is_refused_makes_no_database(place: Path) -> None:
+    refused = vq("console", "account", "add", "anna", stdin="short\n")
+    assert "a password has 10 to 200 characters; this one has 5" in str(refused.exception)
+    assert not list(place.iterdir())
+
+
 def test_a_wrong_url_is_told_before_a_password_is_asked_for() -> None:
     ended = vq("console", "account", "add", "anna", "--database", "foo://x")
     assert "is not one of sqlite:///FILE" in str(ended.exception)

@@ -45,6 +45,7 @@ def test_acts_are_shown_to_people_and_as_the_schema_says(
     (row,) = cells(out)
     assert (code, row["who"], row["act"]) == (0, "carla from 10.0.0.9", "alter_topic")
     assert row["outcome"] == "begun, changed since"
+    assert (row["subject"], row["error"]) == ("orders", "-")
     code, out, _ = run_command(audit, ("list", "--json"), capsys)
     found = json.loads(out)
     assert not list(wrong(found, schema_of(("audit", "list"))))

@@ -205,6 +205,14 @@ def test_settings_that_are_given_are_changed(
     assert said("alter", "missing", "--min-insync", "1")["error"] == "UnknownTopic"
 
 
+def test_a_name_that_cannot_be_is_refused_without_a_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connect, "cluster_client", lambda _: pytest.fail("it connects"))
+    error = said("create", "a b", expected=errors.EXIT_USAGE)
+    assert "topic name 'a b'" in error["message"]
+
+
 def test_altering_nothing_is_refused() -> None:
     """It would look like a success."""
     assert "at least one setting" in said("alter", "t", expected=errors.EXIT_USAGE)["message"]

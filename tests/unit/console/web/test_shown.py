@@ -19,8 +19,8 @@ def test_numbers_have_units_and_the_unknown_is_unknown() -> None:
 
 
 def test_times_are_in_their_largest_units() -> None:
-    texts = [SHOWN.duration(each) for each in (0.02, 5, 90, 3_700, 200_000, None)]
-    assert texts == ["20 ms", "5.0 s", "1 min 30 s", "1 h 1 min", "2 d 7 h", "unknown"]
+    texts = [SHOWN.duration(each) for each in (0, 0.02, 5, 90, 3_700, 200_000, None)]
+    assert texts == ["0 s", "20 ms", "5.0 s", "1 min 30 s", "1 h 1 min", "2 d 7 h", "unknown"]
     assert SHOWN.moment(1_795_946_623_593) == "2026-11-29 10:03:43"
     assert SHOWN.moment(0) == "unknown"
     assert SHOWN.moment(10**18) == str(10**18)

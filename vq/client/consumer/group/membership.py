@@ -48,7 +48,7 @@ from vq.coordination.tree.coordinator import NodeExists, NotConnected, SessionEx
 from vq.coordination.tree.session import end_task
 from vq.coordination.tree.values.consumers import ConsumerGroup, Member
 from vq.coordination.tree.values.group_terms import GroupModel
-from vq.errors import CoordinationError, NotAuthenticated, VqError
+from vq.errors import CoordinationError, InvalidState, NotAuthenticated, VqError
 from vq.log_lines import get_logger
 from vq.message_filter import ALL, Filter
 from vq.model import TopicPartition
@@ -171,8 +171,8 @@ class Membership:
 
         Raises:
             InvalidArgument: The group's contract is another one.
-            NodeExists: There is a member of this name, and its session did not end in time. Or an
-                earlier one of this factory did not leave in time.
+            InvalidState: There is a member of this name, and its session did not end in time. Or
+                an earlier one of this factory did not leave in time.
             CoordinationError: A call of ZooKeeper failed.
         """
         await self._ensure_contract()
@@ -419,15 +419,15 @@ class Membership:
         """
         bound_s = NAME_SESSIONS * self._coordinator.session_timeout_s + NAME_S
         if not await self._cluster.departures.wait(self._group, self._member, bound_s):
-            raise NodeExists(
-                Member.path(self._group, self._member),
+            raise InvalidState(
                 f"an earlier consumer {self._member!r} of group {self._group!r} in this factory "
-                "has not left yet, since ZooKeeper does not answer; start again later",
+                f"has not left within {bound_s:g} s, since ZooKeeper does not answer; start again "
+                "later"
             )
         try:
             await self._join()
             return
-        except NodeExists as error:
+        except NodeExists:
             logger.warning(
                 "member name is in use, waiting for its session to end",
                 group=self._group,
@@ -441,13 +441,19 @@ class Membership:
                 self._coordinator, self._group, self._member, bound_s
             ):
                 await self._drop_place()
-                raise NodeExists(
-                    error.path,
-                    f"member {self._member!r} of group {self._group!r} is there, and its session "
-                    "goes on; give each member a name of its own, or leave the name empty",
-                ) from None
-        await self._join()
+                raise self._name_is_taken() from None
+        try:
+            await self._join()
+        except NodeExists:  # another one was faster
+            await self._drop_place()
+            raise self._name_is_taken() from None
         await self._drop_place()
+
+    def _name_is_taken(self) -> InvalidState:
+        return InvalidState(
+            f"group {self._group!r} has a member {self._member!r} that goes on; give each member "
+            "a member_id of its own, or leave it out"
+        )
 
     async def _drop_place(self) -> None:
         await groups.drop_place(

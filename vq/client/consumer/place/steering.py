@@ -30,6 +30,10 @@ class Steered(Protocol):
     reader: Reader
     stops: Stops
 
+    def check_open(self) -> None:
+        """Raise ``InvalidState`` if the consumer is closed."""
+        ...
+
     def pause(self, reading: Reading) -> None:
         """Begin to end a reading; when it has ended, it goes on anew if it may."""
         ...
@@ -132,6 +136,7 @@ class Steering:
                         "this consumer has no group, and so holds no partitions: seek, pause and "
                         "resume are for members. Read at any offset or time with get()"
                     )
+                self._consumer.check_open()
                 what = f"no partition of topic {each!r}" if isinstance(each, str) else f"not {each}"
                 raise InvalidState(
                     f"this member of group {group!r} holds {what} now; it holds "
