@@ -195,8 +195,8 @@ class SourceReader:
         cuts, at = self._cuts, self._ends_at
         try:
             if not self._last_read.epoch(self.partition, self.by_position.group_at(at), at):
-                # The answer tells the epoch there. Without it, a log that is cut meanwhile, and then
-                # gets more than it lost, looks like one that has grown.
+                # The answer tells the epoch there. Without it, a log that is cut meanwhile and
+                # then gets more than it lost looks like one that has grown.
                 await self.by_position.get(GetRequest(offset=at, max_bytes=1))
             await self.by_position.get(GetRequest(offset=at, max_bytes=1), wait_s)
         except LogTruncated as error:
