@@ -24,10 +24,11 @@ SIGNALS_S = 1.0
 
 
 def step_aside() -> None:
-    """Leave to others what this thread was doing for them; it is going to wait.
+    """Leave to others what this thread was doing for them; it is going to wait for an outcome.
 
     There is such a thing only if the handler of a signal, or a finalizer, has interrupted it: what
-    that waits for may be what the thread was doing.
+    that waits for may be what the thread was doing. Whoever waits for a send, or for a loop, calls
+    it first; not so the waits of which the doing consists, as for an answer.
 
     Raises:
         InvalidState: Nobody else can go on with it.
@@ -63,12 +64,7 @@ class Latch:
         Only a signal that comes during the wait ends it. One that comes between the last
         instruction and the wait, or that the kernel gives to another thread, is seen when the wait
         ends: without a bound, a ctrl-C would be lost.
-
-        Raises:
-            InvalidState: See ``step_aside``.
         """
-        if not self.is_set:
-            step_aside()
         ends = math.inf if timeout is None else time.monotonic() + timeout
         while not self.is_set:
             left = ends - time.monotonic()

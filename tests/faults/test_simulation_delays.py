@@ -1,15 +1,20 @@
 """Delayed messages on the simulated cluster: once, never early, and never after a cancellation."""
 
+import os
+
 import pytest
 from support.cases import case
 from support.simulation import run
+from support.simulation.copies import UNCLEAN
 from support.simulation.delays import Delays, judge_delays
+from support.simulation.lossy import LossyDelays, play_lossy
 from support.simulation.world import Size
 
 KINDS = {
     "one node": (Size(brokers=2, partitions=2), ("kill broker", "pause", "reset", "lost reply")),
     "copies": (Size(brokers=1, copies=1), ("kill broker", "hand over", "cut", "expire")),
 }
+LOSSY_SEEDS = range(60) if os.environ.get("VQ_LONG") == "1" else (6,)
 
 
 def play(seed: int, which: str, seconds: float = 20.0) -> run.Report:
@@ -28,6 +33,19 @@ def test_delayed_messages_come_once_and_not_early_whatever_strikes(which: str) -
             assert report.violations == []
             assert report.delivered >= 10
             assert sum(report.faults.values()) >= 3
+
+
+@pytest.mark.slow
+def test_delays_go_on_behind_an_unclean_election() -> None:
+    """The journal and the partitions have lost their ends, each another one."""
+    elections = 0
+    for seed in LOSSY_SEEDS:
+        with case(seed):
+            report = play_lossy(seed, LossyDelays)
+            assert report.violations == []
+            assert report.effects["late"] >= 10
+            elections += report.effects.get(UNCLEAN, 0)
+    assert elections
 
 
 def test_the_judge_knows_what_must_not_be() -> None:

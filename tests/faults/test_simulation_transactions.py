@@ -1,7 +1,14 @@
 """Transactions on the simulated cluster: all of each or nothing, once, in order, never early."""
 
+import os
+
 import pytest
+from support.cases import case
+from support.simulation.copies import UNCLEAN
+from support.simulation.lossy import LossyTransactions, play_lossy
 from support.simulation.transactions import ROWS, judge_transactions, play
+
+LOSSY_SEEDS = range(60) if os.environ.get("VQ_LONG") == "1" else (2,)
 
 
 @pytest.mark.parametrize("which", ROWS)
@@ -10,6 +17,19 @@ def test_transactions_are_stored_as_a_whole_whatever_strikes(which: str) -> None
     assert report.violations == []
     assert report.acknowledged >= 20
     assert sum(report.faults.values()) >= 3
+
+
+@pytest.mark.slow
+def test_transactions_go_on_behind_an_unclean_election() -> None:
+    """The journal and the partitions have lost their ends, each another one."""
+    elections = 0
+    for seed in LOSSY_SEEDS:
+        with case(seed):
+            report = play_lossy(seed, LossyTransactions)
+            assert report.violations == []
+            assert report.effects["late"] >= 10
+            elections += report.effects.get(UNCLEAN, 0)
+    assert elections
 
 
 def test_the_judge_knows_what_must_not_be() -> None:

@@ -346,7 +346,7 @@ class MessageProducer:
         """
         self._runtime.check()
         core = self._core
-        transaction = self._transactions.current()
+        transaction = self._transactions.current() if self._transactions.open else None
         if transaction is not None:
             given = list(messages)
             if self._interceptors is None:
@@ -359,9 +359,8 @@ class MessageProducer:
                     if not core.is_published(topic):
                         takes = functools.partial(batch.check, topic, check=core.check)
                         self._publish_for(topic, core.time_left(batch), takes)
-                    with deleted_if_unpublished(topic):
-                        while not core.append_batch(batch, topic):
-                            pass
+                    while not core.append_batch(batch, topic):
+                        pass
                 except VqError as error:
                     count = batch.refuse(topic, error)
                     if isinstance(error, BufferFull):

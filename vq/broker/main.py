@@ -21,6 +21,8 @@ from vq.log_lines import get_logger
 from vq.remoting.ports import check_plaintext, is_loopback
 from vq.remoting.transport import TcpNetwork
 from vq.security.tls import ClientCertificates, TlsContexts, TlsMode
+from vq.store.commit.flusher import FlushRunner, ThreadFlusher
+from vq.store.commit.one_core import one_core
 from vq.store.disk.real_disk import RealDisk
 
 logger = get_logger(__name__)
@@ -33,6 +35,7 @@ OLD_PASSES: Final = 30
 def build_node(config: BrokerConfig) -> BrokerNode:
     """Return a node with real disk, network, clock and ZooKeeper; not started."""
     clock = SystemClock()
+    shared = one_core(clock.monotonic)
     _look_at_plaintext(config)
     _look_at_strangers(config)
     brokers, metrics = _contexts(config)
@@ -53,6 +56,7 @@ def build_node(config: BrokerConfig) -> BrokerNode:
         disk=RealDisk(),
         clock=clock,
         rng=random.SystemRandom(),
+        flushers=[ThreadFlusher(FlushRunner(clock), one_core=shared) for _ in config.directories],
         process=RealProcess(),
         alarm=ScheduledAlarm(clock),
         # Of the machine: where this process has one core, its clients may have others.

@@ -18,7 +18,7 @@ from vq.client.loop_calls import call_soon
 from vq.errors import InvalidState, TimedOut, VqError
 from vq.log_lines import get_logger
 from vq.model import SendResult, check_timeout
-from vq.waits import Latch
+from vq.waits import Latch, step_aside
 
 try:
     from vq.client.producer import _accumulator
@@ -283,6 +283,7 @@ class SendFuture(FutureFields):
                     "waiting for an outcome inside a callback would wait for itself; "
                     "use add_done_callback there"
                 )
+            step_aside()
             ended = Latch()
             self._on_done(ended.set)
             if not ended.wait(bound):

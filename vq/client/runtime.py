@@ -19,7 +19,7 @@ from vq.client.loop_calls import call_soon
 from vq.errors import InvalidArgument, InvalidState, TimedOut
 from vq.log_lines import get_logger, never_wait
 from vq.model import check_timeout
-from vq.waits import LoopWork
+from vq.waits import LoopWork, step_aside
 
 logger = get_logger(__name__)
 T = TypeVar("T")
@@ -229,6 +229,7 @@ class LoopThread:
     def _give(self, step: Callable[[Any], None], work: object) -> None:
         """Have a step begin work on the loop, which ends after all that it was given so."""
         self.check()
+        step_aside()
         with self._lock:  # ``_cancel_tasks`` ends the tasks among it
             if not self._ended:
                 self.loop.call_soon_threadsafe(step, work)

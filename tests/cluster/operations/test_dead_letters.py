@@ -21,6 +21,8 @@ from vq.errors import (
     MessageTooLarge,
     NotMaster,
     OutcomeUnknown,
+    SequenceStale,
+    UnknownProducer,
     UnknownTopic,
     VqError,
 )
@@ -403,12 +405,15 @@ def cut_at(
     return lambda: count
 
 
+@pytest.mark.parametrize(
+    "refusal", [MessageTooLarge("x"), UnknownProducer("x"), SequenceStale("x")]
+)
 async def test_a_batch_that_nobody_takes_any_more_holds_up_no_other_letter(
-    cluster: MemoryCluster, client: ClusterClient
+    cluster: MemoryCluster, client: ClusterClient, refusal: VqError
 ) -> None:
-    """As one of messages that are too large by now: the call sends the rest, and says so."""
+    """Too large by now, or its broker forgot the stamp: the call sends the rest, and says so."""
     before = await given_up(cluster, client, 8)
-    for number, error in ((2, Killed()), (1, MessageTooLarge("x"))):
+    for number, error in ((2, Killed()), (1, refusal)):
         async with started(cluster, host=f"h{number}", seed=100 + number) as mine:
             cut_at(mine, number, error, stored=False)
             with pytest.raises(type(error)):

@@ -308,20 +308,20 @@ def _leases_not_begun_again(patch: pytest.MonkeyPatch) -> None:
                 for run in source.runs:
                     run.until_ms = min(run.until_ms, now.ms)
 
-    patch.setattr(SharedLedger, "begin_leases", lapse)
+    patch.setattr(SharedLedger, "begin_to_lead", lapse)
 
 
 def _count_lost_with_its_node(patch: pytest.MonkeyPatch) -> None:
-    begin_leases = SharedLedger.begin_leases
+    begin_to_lead = SharedLedger.begin_to_lead
 
     def forget(self: SharedLedger, now: Now) -> None:
-        begin_leases(self, now)
+        begin_to_lead(self, now)
         for group in self.groups.values():
             for source in group.sources.values():
                 for run in source.runs:
                     run.deliveries = 0
 
-    patch.setattr(SharedLedger, "begin_leases", forget)
+    patch.setattr(SharedLedger, "begin_to_lead", forget)
 
 
 def _settled_before_committed(patch: pytest.MonkeyPatch) -> None:

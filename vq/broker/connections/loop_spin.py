@@ -2,8 +2,9 @@
 
 A peer that sends one request at a time sends the next one some 100 µs after its answer. The loop
 goes round without sleeping until then: all connections and timers are served meanwhile. It does so
-if one peer alone has sent requests lately, each soon after its answer (``vq.remoting.spin``), no
-other request waits, and no flush runs, which may need the core.
+if one peer alone has sent requests and got answers lately, each request soon after an answer
+(``vq.remoting.spin``), no other request waits, and no flush runs, which may need the core. A peer
+that was answered beside it, as a consumer is whose FETCH goes on, was woken and needs a core, too.
 """
 
 import time
@@ -54,8 +55,10 @@ class LoopSpin:
 
         Call it when an answer has left and no request waits.
         """
-        if peer is not self._peer:
-            return  # another one has sent requests since
+        if peer is not self._peer:  # another one has sent requests since
+            self._spins = False
+            self._begins_anew = True
+            return
         self._answered_at = self._now()
         if self._begins_anew:
             self._begins_anew = False

@@ -55,8 +55,9 @@ RUNS_PER_ANSWER: Final = 1_000
 MEMBERS_MAX: Final = 5_000
 LOST_MAX: Final = 20
 SOME_LOST: Final[tuple[tuple[SourceKey, Lost], ...]] = ((SourceKey("", 0, ""), Lost(0, 0, 0, 0)),)
-#: A group counts its grants from the time on at which it begins, in this part of a ms: so no grant
-#: has the number of one that a group of its name, which was deleted, has given.
+#: A group counts its grants from the time on at which it begins, or a node begins to lead, in this
+#: part of a ms: so no grant has the number of one that nobody knows any more, of a group of its
+#: name that was deleted, or of an end that the log has lost.
 GRANTS_PER_MS: Final = 16
 #: About so much of what settlements have not found goes into the record of the members.
 LOST_BYTES: Final = 512 * KIB
@@ -739,9 +740,13 @@ class SharedLedger:
             group = self.groups[note.group] = SharedGroup(note.group)
         group.take(note, now)
 
-    def begin_leases(self, now: Now) -> None:
-        """Have all leases begin now: who reads the log cannot know when they began."""
+    def begin_to_lead(self, now: Now) -> None:
+        """Have all leases begin now: who reads the log cannot know when they began.
+
+        Nor can it know what was given to whom behind the end of a log that was cut.
+        """
         for group in self.groups.values():
+            group.grants = max(group.grants, now.wall_ms * GRANTS_PER_MS)
             for source in group.sources.values():
                 source.begin_leases(now)
 

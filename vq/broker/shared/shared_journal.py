@@ -478,7 +478,7 @@ class SharedJournal(JournalReader):
     def go_live(self) -> None:
         """See ``JournalReader``."""
         self.opened_bytes = self._log.read_bytes
-        self.ledger.begin_leases(self._now())
+        self.ledger.begin_to_lead(self._now())
         logger.info(
             "shared groups were read",
             partition=self.channel,

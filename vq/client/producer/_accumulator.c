@@ -690,7 +690,6 @@ PASS(bytes_of, sum_sizes)
 PASS(columns, columns_of)
 PASS(divide, shares_of)
 PASS(last_waiting, last_waiting_of)
-PASS(outcomes, outcomes_of)
 
 PyDoc_STRVAR(fitting_doc, "fitting(futures, most, more, /)\n--\n\n"
                           "See vq.client.producer.queue.futures.");
@@ -702,6 +701,17 @@ static PyObject *fitting(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!nn:fitting", &PyList_Type, &items, &most, &more))
         return NULL;
     return count_fitting(futures_of(module), items, most, more);
+}
+
+PyDoc_STRVAR(outcomes_doc, "outcomes(sends, kind, /)\n--\n\n"
+                           "See vq.client.producer.queue.futures.");
+
+static PyObject *outcomes(PyObject *module, PyObject *args)
+{
+    PyObject *sends, *kind;
+    if (!PyArg_ParseTuple(args, "O!O!:outcomes", &PyList_Type, &sends, &PyType_Type, &kind))
+        return NULL;
+    return outcomes_of(futures_of(module), sends, (PyTypeObject *)kind);
 }
 
 PyDoc_STRVAR(tell_doc, "tell(futures, partition, offset, sizes, ids, result, quiet, unasked, report, "
@@ -737,7 +747,7 @@ static PyMethodDef functions[] = {
     {"divide", divide, METH_O, divide_doc},
     {"fitting", fitting, METH_VARARGS, fitting_doc},
     {"last_waiting", last_waiting, METH_O, last_waiting_doc},
-    {"outcomes", outcomes, METH_O, outcomes_doc},
+    {"outcomes", outcomes, METH_VARARGS, outcomes_doc},
     {"tell", tell, METH_VARARGS, tell_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -341,7 +341,7 @@ static int share_out(PyObject *shares, PyObject **found, future_t *future)
 /* Return which futures go to which partition, as pairs; None if one has no partition yet. */
 static PyObject *shares_of(PyTypeObject *base, PyObject *items)
 {
-    int highest = -1;
+    int highest = -1, lowest = PARTITIONS_MAX;
     /* Made first: making a list may run a garbage collection, and that any code. */
     PyObject *shares = PyList_New(0);
     if (!shares)
@@ -350,12 +350,21 @@ static PyObject *shares_of(PyTypeObject *base, PyObject *items)
         future_t *each = future_of(base, PyList_GET_ITEM(items, i));
         if (each && each->partition >= 0 && each->partition < PARTITIONS_MAX) {
             highest = each->partition > highest ? each->partition : highest;
+            lowest = each->partition < lowest ? each->partition : lowest;
             continue;
         }
         Py_DECREF(shares);
         if (each)
             Py_RETURN_NONE;
         return NULL;
+    }
+    if (lowest == highest) { /* all of them */
+        PyObject *share = PyList_GetSlice(items, 0, PY_SSIZE_T_MAX);
+        PyObject *pair = share ? Py_BuildValue("iN", highest, share) : NULL;
+        if (!pair || PyList_Append(shares, pair) < 0)
+            Py_CLEAR(shares);
+        Py_XDECREF(pair);
+        return shares;
     }
     PyObject **found = PyMem_Calloc((size_t)highest + 1, sizeof *found);
     int failed = found ? 0 : -1;
@@ -376,9 +385,11 @@ static PyObject *shares_of(PyTypeObject *base, PyObject *items)
     return shares;
 }
 
-/* Return the outcome of each future of a list, and whatever else is in it. */
-static PyObject *outcomes_of(PyTypeObject *base, PyObject *sends)
+/* Return the outcome of each future of a list, and whatever else is in it; and whether all are of a
+ * kind. */
+static PyObject *outcomes_of(PyTypeObject *base, PyObject *sends, PyTypeObject *kind)
 {
+    int are_all = 1;
     PyObject *found = PyList_New(PyList_GET_SIZE(sends));
     if (found && PyList_GET_SIZE(sends) != PyList_GET_SIZE(found)) {
         PyErr_SetString(PyExc_ValueError, "the list changes meanwhile");
@@ -388,9 +399,10 @@ static PyObject *outcomes_of(PyTypeObject *base, PyObject *sends)
         PyObject *each = PyList_GET_ITEM(sends, i);
         if (PyObject_TypeCheck(each, base))
             each = ((future_t *)each)->outcome;
+        are_all &= each && PyObject_TypeCheck(each, kind);
         PyList_SET_ITEM(found, i, Py_NewRef(each ? each : Py_None));
     }
-    return found;
+    return found ? Py_BuildValue("NO", found, are_all ? Py_True : Py_False) : NULL;
 }
 
 /* Return the last future of a list that has no outcome; None: there is none. */

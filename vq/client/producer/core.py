@@ -78,10 +78,14 @@ def deleted_if_unpublished(topic: str) -> Iterator[None]:
     try:
         yield
     except NotPublished as error:
-        raise UnknownTopic(
-            f"topic {topic} was deleted while the message was sent; it is not stored",
-            hint="send it again if the topic is to exist",
-        ) from error
+        raise _deleted(topic) from error
+
+
+def _deleted(topic: str) -> UnknownTopic:
+    return UnknownTopic(
+        f"topic {topic} was deleted while the message was sent; it is not stored",
+        hint="send it again if the topic is to exist",
+    )
 
 
 class ProducerCore:
@@ -300,10 +304,13 @@ class ProducerCore:
         The caller's thread may do the round trip itself, see ``blocking_sender``.
 
         Raises:
+            UnknownTopic: The topic was deleted since it was published.
             VqError: See ``BatchSend.append``; nothing was appended.
         """
         try:
             return self._blocking_sender.append(batch, topic)
+        except NotPublished as error:
+            raise _deleted(topic) from error
         except VqError:
             raise
         except BaseException:  # a signal handler raised, perhaps just after the append

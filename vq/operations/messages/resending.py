@@ -15,7 +15,14 @@ from vq.client.cluster import ClusterClient
 from vq.client.producer.spread.partitioner import key_partition
 from vq.coordination.topics import topics
 from vq.coordination.tree.reading import TopicView
-from vq.errors import InvalidArgument, InvalidState, OutcomeUnknown, UnknownTopic, VqError
+from vq.errors import (
+    InvalidArgument,
+    InvalidState,
+    OutcomeUnknown,
+    SequenceStale,
+    UnknownTopic,
+    VqError,
+)
 from vq.model import Message, TopicPartition, check_timeout
 from vq.operations.base.acts import About, audited
 from vq.operations.base.who import who
@@ -209,7 +216,8 @@ class _Run:
             try:
                 count += await self._finish(log, at, begun)
             except VqError as error:
-                if error.retriable or isinstance(error, OutcomeUnknown):
+                is_unknown = isinstance(error, OutcomeUnknown)
+                if error.retriable or (is_unknown and not isinstance(error, SequenceStale)):
                     raise
                 self.unfinished = self.unfinished or error  # the others can be sent
         return count

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from vq.clock import Clock
 from vq.log_lines import get_logger
 from vq.store.commit.handover import CALL, CLOSED, HANDOVER, RUN, Handover, wake_descriptors
+from vq.store.commit.one_core import OneCore, thread_of
 from vq.store.disk.file_system import FileSystem
 from vq.store.log.begun import BegunLogs
 from vq.store.log.ticket import SyncTicket
@@ -284,12 +285,17 @@ class ThreadFlusher:
     Args:
         runner: Runs what is more than one ``fdatasync``.
         handover: Gets flushes to the thread.
+        one_core: Has thread and loop run on one core, where that helps; None: nobody does.
     """
 
     def __init__(
-        self, runner: FlushRunner, handover: Callable[[int, int], Handover] = HANDOVER
+        self,
+        runner: FlushRunner,
+        handover: Callable[[int, int], Handover] = HANDOVER,
+        one_core: OneCore | None = None,
     ) -> None:
         self._runner = runner
+        self._one_core = one_core
         self._new_handover = handover
         self._handover: Handover | None = None
         self._wakes: tuple[int, ...] = ()  # descriptors that wake the loop: both ends, or one
@@ -309,10 +315,14 @@ class ThreadFlusher:
         self._loop.add_reader(self._wakes[0], self._woken)
         self._thread = threading.Thread(target=self._work, name="vq-flusher", daemon=True)
         self._thread.start()
+        if self._one_core is not None:
+            self._one_core.join(thread_of(self._thread))
 
     def submit(self, tickets: Sequence[SyncTicket]) -> None:
         """See ``Flusher.submit``."""
         assert self._handover is not None
+        if self._one_core is not None:
+            self._one_core.note_flush()
         self._tickets = tickets
         self._handover.give(tickets[0].descriptor if len(tickets) == 1 else CALL)
 
@@ -326,6 +336,8 @@ class ThreadFlusher:
             return
         assert self._handover is not None
         assert self._loop is not None
+        if self._one_core is not None:
+            self._one_core.end()
         self._closing = True
         self._handover.close()
         self._thread.join()

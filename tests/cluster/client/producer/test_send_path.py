@@ -57,3 +57,22 @@ async def test_a_blocking_send_takes_few_calls_to_the_socket(factory: aio.Messag
     finally:
         runtime.stop()
     await core.close()
+
+
+async def test_a_thread_that_waits_for_its_own_answer_leaves_its_batch_to_nobody(
+    factory: aio.MessageFactory,
+) -> None:
+    """Only a handler of a signal that waits has the loop send it once more."""
+    core = core_of(await producer_of(factory))
+    await core.publish("t")
+    runtime = LoopThread("test")
+    try:
+        producer = MessageProducer(core, runtime)
+        for _ in range(5):
+            await asyncio.to_thread(producer.send_sync, Message("t", b"x"))
+            await asyncio.to_thread(producer.send_batch, [Message("t", b"x")] * 3)
+        total = producer.metrics().total
+        assert (total.messages_stored, total.resends) == (20, 0)
+    finally:
+        runtime.stop()
+    await core.close()

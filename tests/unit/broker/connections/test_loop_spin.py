@@ -86,6 +86,19 @@ def test_two_peers_in_turn_have_no_spin() -> None:
         loop.spin.heard("a")
 
 
+def test_a_peer_that_is_answered_beside_gets_the_core() -> None:
+    """A consumer gets what a producer has sent, and has nothing to ask for."""
+    loop = Loop()
+    loop.warm("a")
+    for _ in range(2 * SHORT_BEFORE):
+        loop.spin.answered("a")
+        loop.spin.answered("consumer")
+        assert loop.until(loop.now + SOON_S) <= 1
+        loop.spin.heard("a")
+    loop.warm("a")
+    assert loop.serve("a") > 1
+
+
 def test_no_loop_spins_while_a_flush_runs() -> None:
     """The flusher may need the core."""
     loop = Loop()

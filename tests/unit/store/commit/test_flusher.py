@@ -18,6 +18,7 @@ from vq.store.commit.flusher import (
     ThreadFlusher,
 )
 from vq.store.commit.handover import HANDOVER, PythonHandover
+from vq.store.commit.one_core import one_core
 from vq.store.disk.file_system import FileSystem
 from vq.store.disk.memory_disk import keep_none
 from vq.store.log.begun import Beginning, BegunLog, BegunLogs
@@ -447,6 +448,38 @@ async def test_closing_finishes_a_submission_that_was_not_taken_yet(handover):
         flusher.close()
         assert ticket.runs == [None]
     assert not [t for t in threading.enumerate() if t.name == "vq-flusher"]
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="this process has one core",
+)
+async def test_loop_and_threads_share_a_core_until_a_flusher_closes():
+    """Of two directories; each flush is quick, so all of them use little of a core."""
+    before = os.sched_getaffinity(0)
+    shared = one_core(asyncio.get_running_loop().time)
+    flushers = [ThreadFlusher(FlushRunner(SystemClock()), one_core=shared) for _ in range(2)]
+    done: list[Outcome] = []
+    for each in flushers:
+        each.start(lambda _, outcome: done.append(outcome))
+    threads = [each.native_id for each in threading.enumerate() if each.name == "vq-flusher"]
+    assert len(threads) == 2
+    try:
+        async with asyncio.timeout(60):
+            while os.sched_getaffinity(0) == before:
+                for each in flushers:
+                    each.submit([FakeTicket()])
+                await until(lambda: len(done) == 2)
+                done.clear()
+                await asyncio.sleep(0.001)
+        for thread in threads:
+            assert os.sched_getaffinity(thread) == os.sched_getaffinity(0)
+        assert len(os.sched_getaffinity(0)) == 1
+    finally:
+        flushers[0].close()
+        left = [os.sched_getaffinity(each) for each in (0, threads[1])]
+        flushers[1].close()
+    assert left == [before, before]
 
 
 @BOTH

@@ -311,11 +311,10 @@ class BatchSend:
         Raises:
             BatchFailed: Some are refused or unknown.
         """
-        found = outcomes(self._sends)
-        results = [each for each in found if isinstance(each, SendResult)]
-        if len(results) < len(found):
+        found, are_stored = outcomes(self._sends, SendResult)
+        if not are_stored:
             raise BatchFailed([each for each in found if each is not None])
-        return results
+        return found
 
 
 def _listed(messages: object) -> list[object]:
@@ -324,6 +323,8 @@ def _listed(messages: object) -> list[object]:
     Raises:
         InvalidArgument: One message, which would be taken apart, or nothing to iterate over.
     """
+    if type(messages) is list:
+        return messages[:]
     if isinstance(messages, Message):
         raise InvalidArgument("messages is one vq.Message; give a list of them: [message]")
     if isinstance(messages, str | bytes) or not isinstance(messages, Iterable):

@@ -66,9 +66,13 @@ def python_last_waiting(sends: list[Any]) -> SendFuture | None:
     return None
 
 
-def python_outcomes(sends: list[Any]) -> list[Any]:
-    """Return the outcome of each future, and whatever else is in the list as it is."""
-    return [each.outcome if isinstance(each, SendFuture) else each for each in sends]
+def python_outcomes(sends: list[Any], kind: type[Any]) -> tuple[list[Any], bool]:
+    """Return the outcome of each future, and whatever else is in the list as it is.
+
+    And whether all of them are of a kind.
+    """
+    found = [each.outcome if isinstance(each, SendFuture) else each for each in sends]
+    return found, all(isinstance(each, kind) for each in found)
 
 
 def python_tell(

@@ -12,7 +12,7 @@ from vq.client.future import FailureCallback, LoopSendFuture, SendFuture
 from vq.client.producer.intake.appender import PythonAppender
 from vq.client.producer.queue import futures as module
 from vq.errors import Busy, TimedOut, VqError
-from vq.model import SendResult
+from vq.model import DivertedResult, SendResult
 
 needs_compiled = pytest.mark.skipif(not module.COMPILED, reason="it was not compiled here")
 TELLS = [
@@ -178,6 +178,7 @@ def test_futures_are_divided_by_partition_in_their_order(divide: Callable[..., A
     expected = [(3, [first, third]), (1, [second, fifth, sixth]), (40_000, [fourth])]
     assert divide(items) == expected
     assert divide([]) == []
+    assert divide([first, third]) == [(3, [first, third])]
     assert divide([*items, future()]) is None
 
 
@@ -186,8 +187,14 @@ def test_outcomes_of_sends_some_of_which_were_refused_at_once(outcomes: Callable
     refused = Busy()
     stored, waiting = future(), future()
     stored.succeed(SendResult(0, 1, 2))
-    assert outcomes([refused, stored, waiting, None]) == [refused, stored.outcome, None, None]
-    assert outcomes([]) == []
+    found = [refused, stored.outcome, None, None]
+    assert outcomes([refused, stored, waiting, None], SendResult) == (found, False)
+    for some in ([waiting], [None], [stored, refused]):
+        assert outcomes(some, SendResult)[1] is False
+    diverted = future()
+    diverted.succeed(DivertedResult(0, 1, 2))
+    assert outcomes([stored, diverted], SendResult) == ([stored.outcome, diverted.outcome], True)
+    assert outcomes([], SendResult) == ([], True)
 
 
 @pytest.mark.parametrize("last_waiting", [module.python_last_waiting, module.last_waiting])
