@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-__all__ = ["NUMBER_END", "fitting", "moment", "number", "text", "twice"]
-
 #: Numbers lie in [-NUMBER_END, NUMBER_END).
 NUMBER_END: Final = 1 << 63
 #: Digits of a number that are shown.

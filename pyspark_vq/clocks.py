@@ -11,8 +11,6 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["CLOCK_AHEAD_S", "CLOCK_AHEAD_S_MAX", "told_ahead"]
-
 #: `vq message find` has the same bound.
 CLOCK_AHEAD_S: Final = 3_600.0
 #: Ten years: no block is passed by for its time.

@@ -26,8 +26,6 @@ from pyspark_vq.cells import twice
 from vq.columns import KEY_TYPES, Headers, Table, Texts
 from vq.errors import InvalidArgument
 
-__all__ = ["SCHEMA", "checked", "first_offset", "is_numbered", "record_batch", "wanted_columns"]
-
 _FIELDS: Final[dict[str, DataType]] = {
     "topic": StringType(),
     "partition": IntegerType(),

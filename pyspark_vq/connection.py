@@ -15,8 +15,6 @@ from pyspark_vq.installed import HERE, Installed
 from pyspark_vq.options import Connect
 from vq import MessageFactory
 
-__all__ = ["factory_of"]
-
 #: Clusters that one process keeps open; the one used longest ago is closed first.
 CLUSTERS_MAX: Final = 4
 #: Shown by brokers and in group listings.

@@ -14,8 +14,6 @@ from typing import ParamSpec, TypeVar
 
 from vq.errors import VqError
 
-__all__ = ["untraced"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from pyspark.sql.types import VariantVal
 
-__all__ = ["BEYOND", "tolerate"]
-
 
 class _Beyond:
     """A value that Python cannot hold."""

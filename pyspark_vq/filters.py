@@ -25,8 +25,6 @@ from pyspark_vq.far_times import BEYOND
 from pyspark_vq.options import TAGS_MAX
 from vq.columns import ALL, Selection
 
-__all__ = ["EVERYTHING", "Narrowed", "narrowed_by"]
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NEVER_NULL: Final = frozenset({"topic", "partition", "offset", "id", "timestamp", "value"})
 _PARTITION_END: Final = 2**31

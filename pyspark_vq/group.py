@@ -14,8 +14,6 @@ from pyspark_vq.positions import Positions
 from vq import TopicPartition
 from vq.errors import CoordinationError
 
-__all__ = ["GroupProgress"]
-
 logger = logging.getLogger("pyspark_vq")
 #: Micro-batches may be short, and ZooKeeper is shared: not more than one commit in this time.
 PAUSE_S: Final = 1.0

@@ -11,8 +11,6 @@ from vq import __version__
 from vq.columns import is_compiled
 from vq.errors import InvalidState
 
-__all__ = ["HERE", "Installed"]
-
 
 @dataclass(frozen=True, slots=True)
 class Installed:

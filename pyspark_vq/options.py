@@ -19,8 +19,6 @@ from vq.errors import InvalidArgument
 from vq.message_filter import TAG_SEPARATOR, Filter
 from vq.security.secret_files import read_secret
 
-__all__ = ["Connect", "Given", "Place", "Places", "ReadOptions"]
-
 _KIB: Final = 1024
 _SIZE: Final = re.compile(r"([0-9]{1,18})\s*([kmgt]?)i?b?", re.IGNORECASE)
 _UNITS: Final = {"": 1, "k": _KIB, "m": _KIB**2, "g": _KIB**3, "t": _KIB**4}

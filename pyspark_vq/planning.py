@@ -20,17 +20,6 @@ from vq.errors import (
     VqError,
 )
 
-__all__ = [
-    "TopicNow",
-    "batch_ranges",
-    "known_ends",
-    "names_now",
-    "names_to_begin",
-    "offsets_of",
-    "takes",
-    "topic_now",
-]
-
 logger = logging.getLogger("pyspark_vq")
 _LOOK_AGAIN_S: Final = 0.5
 

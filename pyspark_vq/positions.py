@@ -20,16 +20,6 @@ from pyspark_vq.planning import TopicNow
 from pyspark_vq.ranges import Range, shares
 from vq.errors import InvalidArgument
 
-__all__ = [
-    "Positions",
-    "TopicPositions",
-    "available",
-    "capped",
-    "joined",
-    "limited",
-    "ranges_between",
-]
-
 _VERSION: Final = 1
 
 

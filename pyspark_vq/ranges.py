@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-__all__ = ["Range", "narrowed", "shares", "split"]
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class Range:

@@ -29,8 +29,6 @@ from vq.errors import (
     VqError,
 )
 
-__all__ = ["BatchReader", "DataLost", "Split", "checked_for", "read_split", "selected"]
-
 logger = logging.getLogger("pyspark_vq")
 
 

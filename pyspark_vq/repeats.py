@@ -10,8 +10,6 @@ from typing import Final
 
 from vq import Message
 
-__all__ = ["Repeats"]
-
 #: Messages that one task compares at most; each takes about 120 bytes.
 STORED_MAX: Final = 4_000_000
 

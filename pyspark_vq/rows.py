@@ -21,8 +21,6 @@ from pyspark.sql.types import (
 from vq import Message
 from vq.errors import InvalidArgument
 
-__all__ = ["check_columns", "messages_of"]
-
 #: An integer key as the source gives it; Python's own ``int`` takes " 1 " and "1_0", too.
 _INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]*")
 _INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)

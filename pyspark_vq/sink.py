@@ -30,8 +30,6 @@ from vq import Admin, Message, MessageProducer, ProducerConfig, SendResult
 from vq.admin import WriteAttempt
 from vq.errors import InvalidArgument, InvalidState, OffsetOutOfRange, VqError
 
-__all__ = ["batch_sink", "stream_sink"]
-
 #: Local properties of a task, which Spark sets for each micro-batch.
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"

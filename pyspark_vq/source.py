@@ -16,8 +16,6 @@ from pyspark_vq.errors import untraced
 from pyspark_vq.options import ReadOptions
 from vq.errors import InvalidState
 
-__all__ = ["VqSource"]
-
 #: The first Spark whose streams of Python have read limits.
 STREAMS_FROM: Final = "4.2"
 

@@ -45,8 +45,6 @@ from pyspark_vq.reader import DataLost, Split, checked_for, read_split, selected
 from vq import Admin
 from vq.errors import CoordinationError, NotMaster, UnknownTopic, VqError
 
-__all__ = ["StreamReader"]
-
 logger = logging.getLogger("pyspark_vq")
 #: Spark asks a stream that waits every 10 ms. Each look asks every partition's broker.
 IDLE_PAUSE_S: Final = 0.1

@@ -21,8 +21,6 @@ from pyspark_vq.table_rows import Row
 from vq import Admin
 from vq.errors import InvalidArgument, UnknownTopic, VqError
 
-__all__ = ["TABLES"]
-
 T = TypeVar("T")
 _Names = Callable[[Admin], Sequence[str]]
 _Rows = Callable[[Admin, Sequence[str]], Iterator[Row]]

@@ -7,8 +7,6 @@ from typing import Final
 from pyspark_vq.options import Connect, Given
 from vq.errors import InvalidArgument
 
-__all__ = ["WriteOptions"]
-
 #: Longer than a broker needs to restart, or a broker group to change its master.
 TIMEOUT_S: Final = 60.0
 _TIMEOUT_S_MAX: Final = 3_600.0

@@ -9,15 +9,14 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 
+from vq.broker.base.events import StateEvent
 from vq.broker.partition.partition_state import (
-    EVENTS,
     RULES,
     TRANSITIONS,
     ChannelEvent,
     ChannelState,
 )
 from vq.broker.standing.node_state import (
-    NODE_EVENTS,
     NODE_RULES,
     NODE_TRANSITIONS,
     NodeEvent,
@@ -114,11 +113,11 @@ def _node_states() -> Iterator[str]:
         yield f"| `{state}` | {rules.meaning} | {_mark(rules.acts)} | {rules.puts} |"
 
 
-def _events(meanings: Mapping[StrEnum, str]) -> Iterator[str]:
+def _events(events: type[StateEvent]) -> Iterator[str]:
     yield "| event | meaning |"
     yield "| --- | --- |"
-    for event, meaning in meanings.items():
-        yield f"| `{event}` | {meaning} |"
+    for event in events:
+        yield f"| `{event}` | {event.meaning} |"
 
 
 def _transitions(table: Transitions, events: type[StrEnum]) -> Iterator[str]:
@@ -139,7 +138,7 @@ def render() -> str:
     parts = [
         PREFACE,
         "\n".join(["## States", "", *_states(), ""]),
-        "\n".join(["## Events", "", *_events(EVENTS), ""]),
+        "\n".join(["## Events", "", *_events(ChannelEvent), ""]),
         "\n".join([DIAGRAM, "```mermaid", "stateDiagram-v2", *drawn, "```", ""]),
         "\n".join([TABLE, *_transitions(TRANSITIONS, ChannelEvent), ""]),
     ]
@@ -153,7 +152,7 @@ def render_node() -> str:
     parts = [
         NODE_PREFACE,
         "\n".join(["## States", "", *_node_states(), ""]),
-        "\n".join(["## Events", "", *_events(NODE_EVENTS), ""]),
+        "\n".join(["## Events", "", *_events(NodeEvent), ""]),
         "\n".join([NODE_DIAGRAM, "```mermaid", "stateDiagram-v2", *drawn, "```", ""]),
         "\n".join([TABLE, *_transitions(NODE_TRANSITIONS, NodeEvent), ""]),
     ]

@@ -20,17 +20,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-__all__ = [
-    "MOVES_MAX",
-    "Group",
-    "Placed",
-    "Plan",
-    "PlannedMove",
-    "commands",
-    "plan",
-    "plan_document",
-]
-
 #: A plan has at most so many moves unless the caller says otherwise.
 MOVES_MAX: Final = 20
 #: Loads that differ by less than this share of the higher one are even.

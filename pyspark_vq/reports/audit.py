@@ -19,7 +19,6 @@ from typing import Any, Final
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from pyspark_vq.connection import factory_of
 from pyspark_vq.options import Connect
@@ -35,11 +34,10 @@ from pyspark_vq.reports.audit_splits import Layout, closed_layout, splits_of
 from pyspark_vq.reports.contents import UNKNOWN_KINDS, Checked, Finding, Split, check_split
 from pyspark_vq.reports.outputs import snapshot_name, write_snapshot
 from pyspark_vq.reports.progress import Progress
+from pyspark_vq.reports.schemas import schema_of
 from pyspark_vq.reports.shuffles import fitting_shuffles
 from vq.admin import ContentCheck, HeldPartition, VerifiedArchive
 from vq.errors import PermissionRefused, UnknownTopic, VqError
-
-__all__ = ["FINDINGS", "Audit", "Wanted", "audit", "write_csv", "write_history"]
 
 #: So many findings are told; all are counted.
 FINDINGS_MAX: Final = 1_000
@@ -49,31 +47,12 @@ _IDS: Final = 65_536
 _ID_BYTES: Final = 1_000
 #: Message ids that are there twice and are looked up.
 DUPLICATES_MAX: Final = 1_000
-FINDINGS: Final = ("kind", "topic", "partition", "start", "end", "node", "detail")
-
-_TEXTS: Final = frozenset({"kind", "topic", "node", "detail", "verdict"})
-
-
-def _schema(names: Sequence[str]) -> T.StructType:
-    def kind(name: str) -> T.DataType:
-        if name in _TEXTS:
-            return T.StringType()
-        return T.IntegerType() if name == "partition" else T.LongType()
-
-    return T.StructType([T.StructField(name, kind(name)) for name in names])
-
-
-_FINDING_SCHEMA: Final = _schema(FINDINGS)
-_PARTITION_SCHEMA: Final = _schema(PARTITIONS)
-_ROWS: Final = T.StructType(
-    [
-        T.StructField("topic", T.StringType(), False),
-        T.StructField("partition", T.IntegerType(), False),
-        T.StructField("start", T.LongType(), False),
-        T.StructField("offsets", T.ArrayType(T.LongType(), False)),
-        T.StructField("ids", T.ArrayType(T.LongType(), False)),
-        T.StructField("checked", T.BinaryType()),
-    ]
+FINDINGS: Final = schema_of(
+    "kind string, topic string, partition int, start bigint, end bigint, node string, detail string"
+)
+_ROWS: Final = schema_of(
+    "topic string not null, partition int not null, start bigint not null, offsets array<bigint>, "
+    "ids array<bigint>, checked binary"
 )
 
 
@@ -363,11 +342,12 @@ def audit_of(
 # Files ----------------------------------------------------------------------------------------
 def write_history(spark: SparkSession, made: Audit, directory: str) -> None:
     """Write findings and partitions as Parquet, each into a directory, partitioned by snapshot."""
-    findings = [tuple(getattr(each, name) for name in FINDINGS) for each in made.findings]
-    partitions = [tuple(row[name] for name in PARTITIONS) for row in made.partitions]
+    findings = [tuple(getattr(each, name) for name in FINDINGS.names) for each in made.findings]
+    columns = schema_of(PARTITIONS)
+    partitions = [tuple(row[name] for name in columns.names) for row in made.partitions]
     for name, rows, schema in (
-        ("findings", findings, _FINDING_SCHEMA),
-        ("partitions", partitions, _PARTITION_SCHEMA),
+        ("findings", findings, FINDINGS),
+        ("partitions", partitions, columns),
     ):
         frame = spark.createDataFrame(rows, schema).withColumn("snapshot", F.lit(made.snapshot))
         write_snapshot(frame, f"{directory}/{name}", count=len(rows))
@@ -375,5 +355,5 @@ def write_history(spark: SparkSession, made: Audit, directory: str) -> None:
 
 def write_csv(made: Audit, path: Path) -> int:
     """Write the findings as CSV; return how many."""
-    rows = ({name: getattr(each, name) for name in FINDINGS} for each in made.findings)
-    return outputs.write_csv(rows, FINDINGS, path)
+    rows = ({name: getattr(each, name) for name in FINDINGS.names} for each in made.findings)
+    return outputs.write_csv(rows, FINDINGS.names, path)

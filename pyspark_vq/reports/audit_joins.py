@@ -14,24 +14,11 @@ from pyspark_vq.reports.audit_splits import Layout
 from pyspark_vq.reports.contents import UNKNOWN_KINDS, Checked, Finding, Split
 from vq.admin import ContentCheck, sequence_fault
 
-__all__ = ["PARTITIONS", "Joined", "join_splits", "judged", "without_repeats"]
-
-#: Columns of the rows of partitions, in order.
+#: Columns of the rows of partitions, in order, with their types in Spark's notation.
 PARTITIONS: Final = (
-    "topic",
-    "partition",
-    "verdict",
-    "start",
-    "end",
-    "bytes",
-    "messages",
-    "batches",
-    "first_ms",
-    "last_ms",
-    "producers",
-    "id_falls",
-    "deleted_bytes",
-    "findings",
+    "topic string, partition int, verdict string, start bigint, end bigint, bytes bigint, "
+    "messages bigint, batches bigint, first_ms bigint, last_ms bigint, producers bigint, "
+    "id_falls bigint, deleted_bytes bigint, findings bigint"
 )
 #: Those that say what was read.
 _READ: Final = ("bytes", "messages", "batches", "producers", "id_falls")

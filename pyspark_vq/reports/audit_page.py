@@ -9,8 +9,6 @@ from pyspark_vq.reports.contents import UNKNOWN_KINDS, Finding
 from pyspark_vq.reports.figures import UNKNOWN, count_text, moment_text, size_text
 from pyspark_vq.reports.page import Page, Section, Tile, advice, card, render, table, tag
 
-__all__ = ["KINDS", "page"]
-
 _VERIFY: Final = (
     "`vq topic verify {topic}` finds it on each node, and a group with several nodes repairs it."
 )

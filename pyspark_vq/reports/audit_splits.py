@@ -14,8 +14,6 @@ from pyspark_vq.reports.contents import Copy, Finding, Split
 from vq import PartitionPlacement, Span
 from vq.admin import BrokerReport, HeldBlock, HeldPartition, PartitionEnds
 
-__all__ = ["SPLIT_BYTES", "Layout", "closed_layout", "splits_of"]
-
 #: A split has about so many bytes, and at least one block.
 SPLIT_BYTES: Final = 64 << 20
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
+from pyspark.sql.types import DoubleType, StructField
 
 from pyspark_vq.options import Connect
 from pyspark_vq.reports import growth, loads, outputs, retention
@@ -29,10 +29,9 @@ from pyspark_vq.reports.outputs import (
 )
 from pyspark_vq.reports.past import NodeName, points_of_shares, together
 from pyspark_vq.reports.progress import Progress
+from pyspark_vq.reports.schemas import schema_of
 from pyspark_vq.reports.shuffles import fitting_shuffles
 from vq import TopicSettings
-
-__all__ = ["HISTORY", "Capacity", "Wanted", "measure", "write_csv", "write_history"]
 
 #: Of so many earlier snapshots disks are compared.
 SNAPSHOTS_MAX: Final = 500
@@ -43,47 +42,11 @@ _REFUSING: Final = frozenset({"refuse", "stop", "gone"})
 #: Charts and tables of hours go back so far.
 HOURS_SHOWN: Final = 14 * 24
 #: What is kept of disks from snapshot to snapshot; the rest is derived.
-HISTORY: Final = T.StructType(
-    [
-        T.StructField("group", T.StringType()),
-        T.StructField("node", T.StringType()),
-        T.StructField("directory", T.StringType()),
-        T.StructField("bytes_total", T.LongType()),
-        T.StructField("bytes_used", T.LongType()),
-        T.StructField("snapshot", T.StringType()),
-    ]
+HISTORY: Final = schema_of(
+    "group string, node string, directory string, bytes_total bigint, bytes_used bigint, "
+    "snapshot string"
 )
-_DOUBLES: Final = frozenset(
-    {
-        "vq_bytes_per_day",
-        "settles_at_bytes",
-        "growth_bytes_per_day",
-        "growth_low",
-        "growth_high",
-        "full_in_days",
-        "full_earliest_days",
-        "full_latest_days",
-        "horizon_days",
-        "broker_growth_bytes_per_day",
-        "broker_full_in_days",
-    }
-)
-_TEXTS: Final = frozenset(
-    {"group", "node", "directory", "file_system", "level", "verdict", "reason"}
-)
-_DISK_SCHEMA: Final = T.StructType(
-    [
-        T.StructField(
-            name,
-            T.StringType()
-            if name in _TEXTS
-            else T.DoubleType()
-            if name in _DOUBLES
-            else T.LongType(),
-        )
-        for name in DISKS
-    ]
-)
+_DISKS: Final = schema_of(DISKS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +161,7 @@ def _measure(
     hours = _keep(kept, growth.by_hour(one))
     tables = {
         "disks": spark.createDataFrame(
-            [tuple(_typed(name, row[name]) for name in DISKS) for row in disks], _DISK_SCHEMA
+            [tuple(_typed(each, row[each.name]) for each in _DISKS.fields) for row in disks], _DISKS
         ),
         "topics": loads.topic_rows(rows, held, without_copies(cluster, silent_nodes)),
         "partitions": rows,
@@ -419,5 +382,6 @@ def _history(spark: SparkSession, wanted: Wanted) -> dict[Key, list[tuple[float,
     )
 
 
-def _typed(name: str, value: Any) -> Any:
-    return float(value) if name in _DOUBLES and value is not None else value
+def _typed(column: StructField, value: Any) -> Any:
+    is_double = isinstance(column.dataType, DoubleType)
+    return float(value) if is_double and value is not None else value

@@ -10,8 +10,6 @@ from pyspark_vq.reports.charts import Bar, Html, bars, html
 from pyspark_vq.reports.figures import count_text, size_text
 from pyspark_vq.reports.page import Section, advice, card, pair, table
 
-__all__ = ["plan_section", "setting_command", "what_ifs_section"]
-
 
 def what_ifs_section(summary: Summary, silent: Collection[str]) -> Section:
     """Return what other settings would free; of ``silent`` groups a node did not answer."""

@@ -22,8 +22,6 @@ from pyspark_vq.reports.forecast import AHEAD, CONFIDENCE, DAY_S, POINTS_MIN
 from pyspark_vq.reports.growth import HOUR_MS
 from pyspark_vq.reports.page import Page, Section, Tile, advice, card, pair, render, table, then
 
-__all__ = ["page"]
-
 #: Disks that are drawn.
 _DRAWN: Final = 4
 #: Up to so many days charts show hours; more show days.

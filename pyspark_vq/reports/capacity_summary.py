@@ -14,8 +14,6 @@ from pyspark_vq.reports.capacity import HOURS_SHOWN, Capacity
 from pyspark_vq.reports.growth import HOUR_MS
 from pyspark_vq.reports.progress import Progress
 
-__all__ = ["LINES", "Summary", "summarize"]
-
 #: Lines in one chart.
 LINES: Final = 6
 Rows = Sequence[Mapping[str, Any]]

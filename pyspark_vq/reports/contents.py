@@ -25,8 +25,6 @@ from vq.errors import (
     VqError,
 )
 
-__all__ = ["UNKNOWN_KINDS", "Checked", "Copy", "Finding", "Split", "check_split"]
-
 #: What one request reads.
 READ_BYTES: Final = 4 << 20
 #: Bytes that cannot be read are passed in steps of so many.

@@ -7,33 +7,14 @@ from typing import Any, Final
 from pyspark_vq.reports.forecast import DAY_S, Forecast, Point, forecast, nearby
 from pyspark_vq.reports.holdings import Disk
 
-__all__ = ["DISKS", "Held", "disk_rows", "points_of"]
-
-#: Columns of ``disk_rows``, in order.
+#: Columns of ``disk_rows``, in order, with their types in Spark's notation.
 DISKS: Final = (
-    "group",
-    "node",
-    "directory",
-    "file_system",
-    "level",
-    "bytes_total",
-    "bytes_used",
-    "bytes_free",
-    "vq_bytes",
-    "vq_bytes_per_day",
-    "settles_at_bytes",
-    "verdict",
-    "growth_bytes_per_day",
-    "growth_low",
-    "growth_high",
-    "full_in_days",
-    "full_earliest_days",
-    "full_latest_days",
-    "horizon_days",
-    "points",
-    "broker_growth_bytes_per_day",
-    "broker_full_in_days",
-    "reason",
+    "group string, node string, directory string, file_system string, level string, "
+    "bytes_total bigint, bytes_used bigint, bytes_free bigint, vq_bytes bigint, "
+    "vq_bytes_per_day double, settles_at_bytes double, verdict string, "
+    "growth_bytes_per_day double, growth_low double, growth_high double, full_in_days double, "
+    "full_earliest_days double, full_latest_days double, horizon_days double, points bigint, "
+    "broker_growth_bytes_per_day double, broker_full_in_days double, reason string"
 )
 #: Which disk: group, node, directory.
 Key = tuple[str, str, str]

@@ -24,8 +24,6 @@ from math import ceil, floor, sqrt
 from statistics import NormalDist, median
 from typing import Final
 
-__all__ = ["AHEAD", "CONFIDENCE", "POINTS_MIN", "Forecast", "Trend", "forecast", "nearby", "trend"]
-
 #: Fewer points have no interval that means anything: of five, Sen's interval is all slopes.
 POINTS_MIN: Final = 6
 #: How sure the intervals are.

@@ -14,8 +14,6 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-__all__ = ["DAY_MS", "HOUR_MS", "by_hour", "chosen", "on_nodes", "partitions", "sizes"]
-
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 #: A block that spans more hours is spread over its last ones only; it is of an idle partition.

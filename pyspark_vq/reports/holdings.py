@@ -11,47 +11,30 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import types as T
 
 from pyspark_vq import cells
 from pyspark_vq.connection import factory_of
 from pyspark_vq.options import Connect
+from pyspark_vq.reports.schemas import schema_of
 from vq import TopicSettings
 from vq.admin import BrokerReport, HeldPartition, ReadPlacement
 from vq.errors import VqError
-
-__all__ = ["BLOCKS", "Cluster", "Disk", "Home", "read_blocks", "read_cluster"]
 
 #: Nodes that are asked at the same time, whatever Spark would do.
 NODES_AT_ONCE: Final = 16
 
 #: One row for each block; for a partition without blocks, and for a node that did not answer, one
 #: row with ``start`` null. ``error`` is null where the node answered.
-BLOCKS: Final = T.StructType(
-    [
-        T.StructField("group", T.StringType(), False),
-        T.StructField("node", T.StringType(), False),
-        T.StructField("leads", T.BooleanType()),
-        T.StructField("topic", T.StringType()),
-        T.StructField("partition", T.IntegerType()),
-        T.StructField("topic_id", T.StringType()),
-        T.StructField("directory", T.StringType()),
-        T.StructField("state", T.StringType()),
-        T.StructField("reason", T.StringType()),
-        T.StructField("is_whole", T.BooleanType()),
-        T.StructField("start", T.LongType()),
-        T.StructField("end", T.LongType()),
-        T.StructField("first_ms", T.LongType()),
-        T.StructField("last_ms", T.LongType()),
-        T.StructField("messages", T.LongType()),
-        T.StructField("is_open", T.BooleanType()),
-        T.StructField("archive_bytes", T.LongType()),
-        T.StructField("is_elsewhere", T.BooleanType()),
-        T.StructField("disk_bytes", T.LongType()),
-        T.StructField("error", T.StringType()),
-    ]
+BLOCKS: Final = schema_of(
+    "group string not null, node string not null, leads boolean, topic string, partition int, "
+    "topic_id string, directory string, state string, reason string, is_whole boolean, "
+    "start bigint, end bigint, first_ms bigint, last_ms bigint, messages bigint, is_open boolean, "
+    "archive_bytes bigint, is_elsewhere boolean, disk_bytes bigint, error string"
 )
-_NAMES: Final = [each.name for each in BLOCKS.fields]
+_NAMES: Final = BLOCKS.names
+#: What a held partition tells, and what each of its blocks.
+_OF_PARTITION: Final = _NAMES[2:10]
+_OF_BLOCK: Final = _NAMES[10:19]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,36 +160,12 @@ def _rows(connect: Connect, group: str, node: str, address: str) -> Iterator[tup
 
 
 def _of_partition(held: HeldPartition) -> Iterator[tuple[Any, ...]]:
-    common = {
-        name: getattr(held, name)
-        for name in (
-            "leads",
-            "topic",
-            "partition",
-            "topic_id",
-            "directory",
-            "state",
-            "reason",
-            "is_whole",
-        )
-    }
+    common = {name: getattr(held, name) for name in _OF_PARTITION}
     if not held.blocks:
         yield _row(held.group, held.node, **common)
     for block in held.blocks:
-        yield _row(
-            held.group,
-            held.node,
-            **common,
-            start=block.start,
-            end=block.end,
-            first_ms=block.first_ms,
-            last_ms=block.last_ms,
-            messages=block.messages,
-            is_open=block.is_open,
-            archive_bytes=block.archive_bytes,
-            is_elsewhere=block.is_elsewhere,
-            disk_bytes=block.disk_bytes,
-        )
+        told = {name: getattr(block, name) for name in _OF_BLOCK}
+        yield _row(held.group, held.node, **common, **told)
 
 
 def _row(group: str, node: str, **known: Any) -> tuple[Any, ...]:

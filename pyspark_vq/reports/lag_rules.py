@@ -3,20 +3,13 @@
 ``vq.admin.judge_lag`` has the rules of the verdicts.
 """
 
+import inspect
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BooleanType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
 
+from pyspark_vq.reports.schemas import schema_of
 from vq import GroupModel
 from vq.admin import LagFacts, LagThresholds, judge_lag
 from vq.operations.groups.lag_rules import VERDICTS
@@ -43,32 +36,12 @@ STEADY_PART: Final = 0.05
 _NO_LAG: Final = ("broadcasting", "other_topic", "beyond_end")
 
 #: The columns of the report, in order. The names up to ``verdict`` stay as they are.
-SCHEMA: Final = StructType(
-    [
-        StructField("snapshot", StringType()),
-        StructField("group", StringType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("owner", StringType()),
-        StructField("end", LongType()),
-        StructField("committed", LongType()),
-        StructField("lag_bytes", LongType()),
-        StructField("lag_messages", LongType()),
-        StructField("lag_seconds", DoubleType()),
-        StructField("verdict", StringType()),
-        StructField("cause", StringType()),
-        StructField("detail", StringType()),
-        StructField("start", LongType()),
-        StructField("broker", StringType()),
-        StructField("pool", StringType()),
-        StructField("members", IntegerType()),
-        StructField("committed_s", DoubleType()),
-        StructField("trend", StringType()),
-        StructField("trend_bytes_per_s", DoubleType()),
-        StructField("filter", StringType()),
-        StructField("committed_is_copy", BooleanType()),
-        StructField("model", StringType()),
-    ]
+SCHEMA: Final = schema_of(
+    "snapshot string, group string, topic string, partition int, owner string, end bigint, "
+    "committed bigint, lag_bytes bigint, lag_messages bigint, lag_seconds double, verdict string, "
+    "cause string, detail string, start bigint, broker string, pool string, members int, "
+    "committed_s double, trend string, trend_bytes_per_s double, filter string, "
+    "committed_is_copy boolean, model string"
 )
 
 
@@ -284,28 +257,6 @@ def with_verdicts(rows: DataFrame, thresholds: LagThresholds, *, now_s: float) -
     )
 
 
-#: The columns that are judged, as ``facts_of`` takes them.
-JUDGED: Final = (
-    "problem",
-    "held",
-    "other_topic",
-    "stopped",
-    "placement_error",
-    "committed",
-    "start",
-    "end",
-    "lag_bytes",
-    "lag_messages",
-    "lag_seconds",
-    "members",
-    "owner",
-    "committed_ms",
-    "unmoved_s",
-    "by_stream",
-    "model",
-)
-
-
 def facts_of(
     problem: str | None,
     held: str | None,
@@ -344,6 +295,10 @@ def facts_of(
         committed_ms=committed_ms,
         unmoved_s=unmoved_s,
     )
+
+
+#: The columns that are judged, as ``facts_of`` takes them.
+JUDGED: Final = tuple(inspect.signature(facts_of).parameters)
 
 
 def report_rows(rows: DataFrame, brokers: DataFrame, *, snapshot: str) -> DataFrame:

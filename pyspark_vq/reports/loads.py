@@ -11,8 +11,6 @@ from pyspark.sql import functions as F
 
 from pyspark_vq.reports.holdings import Home
 
-__all__ = ["HOT", "PARTITIONS", "partition_rows", "rates", "topic_rows"]
-
 #: A partition is hot if it gets so many times what each of its topic's would get of an even spread.
 HOT: Final = 2.0
 #: Columns of ``partition_rows``, in order.

@@ -15,8 +15,6 @@ from pyspark_vq.reports.forecast import POINTS_MIN, Point
 from pyspark_vq.reports.holdings import Disk
 from vq.errors import InvalidArgument
 
-__all__ = ["points_of_shares", "read_shares", "together"]
-
 _SERIES: Final = "disk_used "
 #: Intervals of a quarter of an hour are kept for a month: they say most of the next months.
 _STEP_S: Final = 900

@@ -18,8 +18,6 @@ from pyspark.sql import functions as F
 from pyspark_vq.reports.growth import HOUR_MS
 from vq import TopicSettings
 
-__all__ = ["LADDER_HOURS", "Wish", "endings", "ratios", "settled", "what_ifs", "wishes"]
-
 #: Which numbers of hours are tried, where they are fewer than the topic's.
 LADDER_HOURS: Final = (6, 12, 24, 48, 72, 168, 336, 720)
 #: Of one topic, so many are tried for each kind: the largest ones below its setting.

@@ -11,8 +11,6 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-__all__ = ["SETTING", "fitting_shuffles", "tasks_for"]
-
 SETTING: Final = "spark.sql.shuffle.partitions"
 #: A task sorts so many rows in a few hundred megabytes.
 TASK_ROWS: Final = 100_000

@@ -543,68 +543,35 @@ class Parts:
             runner=runner,
         )
         why = Reasons(gate, self.context, self.partitions, self.mastership)
+        to_channel = partial(Route, of_partition=True)
+        to_master = partial(to_channel, opens=attrgetter("takes_puts"))
         routes: dict[int, Route] = {
             Command.PING: Route(self.status.ping),
             Command.STATUS: Route(self.status.answer),
-            Command.PUT: Route(
-                puts.put,
-                why.appends,
-                of_partition=True,
-                opens=attrgetter("takes_puts"),
-                appends=True,
-            ),
+            Command.PUT: to_master(puts.put, why.appends, appends=True),
             Command.GET: Route(partial(get, self.fetches), why.reads),
-            Command.OFFSETS: Route(reading.offsets, why.serves, of_partition=True),
+            Command.OFFSETS: to_channel(reading.offsets, why.serves),
             Command.FETCH: Route(self.fetches.fetch, why.reads),
-            Command.VERIFY: Route(self.verifier.verify, of_partition=True),
-            Command.FIND: Route(self.finder.find, why.serves, of_partition=True),
-            Command.CANCEL: Route(self.timers.cancel, why.appends, of_partition=True),
-            Command.TRANSACT: Route(
-                self.journals.transact,
-                why.decides,
-                of_partition=True,
-                opens=attrgetter("takes_puts"),
-                with_body=True,
-            ),
-            Command.FENCE: Route(
-                self.journals.fence,
-                why.appends,
-                of_partition=True,
-                opens=attrgetter("takes_puts"),
-            ),
-            Command.CHECK: Route(
-                self.journals.check,
-                why.appends,
-                of_partition=True,
-                opens=attrgetter("takes_puts"),
-            ),
-            Command.TRANSACTIONS: Route(self.journals.listed, why.serves, of_partition=True),
-            Command.RECEIVE: Route(
-                self.shared.receive,
-                why.appends,
-                of_partition=True,
-                opens=attrgetter("takes_puts"),
-            ),
-            Command.SETTLE: Route(
-                self.shared.settle,
-                why.appends,
-                of_partition=True,
-                opens=attrgetter("takes_puts"),
-            ),
-            Command.SHARED: Route(self.shared.describe, why.serves, of_partition=True),
+            Command.VERIFY: to_channel(self.verifier.verify),
+            Command.FIND: to_channel(self.finder.find, why.serves),
+            Command.CANCEL: to_channel(self.timers.cancel, why.appends),
+            Command.TRANSACT: to_master(self.journals.transact, why.decides, with_body=True),
+            Command.FENCE: to_master(self.journals.fence, why.appends),
+            Command.CHECK: to_master(self.journals.check, why.appends),
+            Command.TRANSACTIONS: to_channel(self.journals.listed, why.serves),
+            Command.RECEIVE: to_master(self.shared.receive, why.appends),
+            Command.SETTLE: to_master(self.shared.settle, why.appends),
+            Command.SHARED: to_channel(self.shared.describe, why.serves),
             Command.BLOCKS: Route(held.answer),
-            Command.SEAL: Route(self.mover.seal, why.seals, of_partition=True),
+            Command.SEAL: to_channel(self.mover.seal, why.seals),
             Command.ADOPT: Route(self.mover.adopt, why.adopts),
             Command.REPLICATE: Route(self.fetches.replicate, why.copied),
-            Command.EPOCH_END: Route(
-                reading.epoch_end,
-                why.copied,
-                of_partition=True,
-                opens=attrgetter("rules.read"),
+            Command.EPOCH_END: to_channel(
+                reading.epoch_end, why.copied, opens=attrgetter("rules.read")
             ),
             Command.HAND_OVER: Route(self.hand_over.handle),
             Command.DIVERGED: Route(self.diverged.answer),
-            Command.REPAIR: Route(self.repairer.give, of_partition=True),
+            Command.REPAIR: to_channel(self.repairer.give),
             Command.ARCHIVE: Route(archives.answer),
         }
         access = RequestAccess(self.authority, self.journals.concerned, routes)

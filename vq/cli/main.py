@@ -27,135 +27,60 @@ class Entry(NamedTuple):
     help: str
 
 
-COMMANDS: Final[Mapping[str, Entry]] = {
-    "standalone": Entry(
-        "vq.cli.brokers.standalone",
-        "standalone",
-        "Run ZooKeeper, brokers and a web console here, for development.",
+#: Where each command is below ``vq.cli``, in a module of its name, and what it does.
+_PLACES: Final = {
+    "brokers.standalone": "Run ZooKeeper, brokers and a web console here, for development.",
+    "brokers.broker": "Run one broker process until it is told to stop.",
+    "topics.topic": (
+        "Create, alter, list, describe, verify, move, close, drain, delete and undelete topics."
     ),
-    "broker": Entry(
-        "vq.cli.brokers.broker", "broker", "Run one broker process until it is told to stop."
+    "messages.produce": "Send the lines of a file or of standard input.",
+    "messages.consume": "Print messages, as a member of a group or without one.",
+    "groups.group": (
+        "List, describe, make, change, reset and delete consumer groups; forget topics."
     ),
-    "topic": Entry(
-        "vq.cli.topics.topic",
-        "topic",
-        "Create, alter, list, describe, verify, move, close, drain, delete and undelete topics.",
+    "messages.write": "List repeatable writes of Spark, and end one.",
+    "messages.dlq": "List, read, resend and delete the dead letters of consumer groups.",
+    "messages.delayed": "List and cancel messages that are delivered later.",
+    "messages.tx": "List and show transactions, and decide those that hang.",
+    "messages.message": "Look at single messages, and find them.",
+    "archives.archive": "Archive old blocks; list, verify, restore, export them.",
+    "cluster.cluster": (
+        "Look at the brokers of the cluster, switch masters, change settings; definitions."
     ),
-    "produce": Entry(
-        "vq.cli.messages.produce", "produce", "Send the lines of a file or of standard input."
+    "security.user": "Add, list, show, rotate and remove the users that may connect to brokers.",
+    "messages.gateway": "Serve the cluster over HTTP, for programs without a client of vq.",
+    "security.acl": "Add, remove, list and test the rules that say who may do what at the brokers.",
+    "security.audit": "Show what operators did: who, what, to what, with which outcome.",
+    "security.secure": (
+        "Say where the cluster stands between plain and closed, and what the next step is."
     ),
-    "consume": Entry(
-        "vq.cli.messages.consume",
-        "consume",
-        "Print messages, as a member of a group or without one.",
+    "security.quota": (
+        "Set, remove, list and show how much users and their clients may use of the brokers."
     ),
-    "group": Entry(
-        "vq.cli.groups.group",
-        "group",
-        "List, describe, make, change, reset and delete consumer groups; forget topics.",
+    "cluster.zk": "Check, repair, secure, export and import the cluster's tree in ZooKeeper.",
+    "explain.explain": "Say why something does not happen, what that rests on, and what mends it.",
+    "cluster.balance": "Give topics to broker groups by measured load: plan, apply, watch, cancel.",
+    "groups.worker": "Handle the messages of a group in several processes.",
+    "groups.lag_exporter": "Serve the lag of all consumer groups as metrics for Prometheus.",
+    "console.console": "Serve the web console; make and change its accounts and tokens.",
+    "report=reports.reports": (
+        "Report on the whole cluster with Spark: lag, capacity, and an audit of contents."
     ),
-    "write": Entry(
-        "vq.cli.messages.write", "write", "List repeatable writes of Spark, and end one."
-    ),
-    "dlq": Entry(
-        "vq.cli.messages.dlq",
-        "dlq",
-        "List, read, resend and delete the dead letters of consumer groups.",
-    ),
-    "delayed": Entry(
-        "vq.cli.messages.delayed", "delayed", "List and cancel messages that are delivered later."
-    ),
-    "tx": Entry(
-        "vq.cli.messages.tx", "tx", "List and show transactions, and decide those that hang."
-    ),
-    "message": Entry(
-        "vq.cli.messages.message", "message", "Look at single messages, and find them."
-    ),
-    "archive": Entry(
-        "vq.cli.archives.archive",
-        "archive",
-        "Archive old blocks; list, verify, restore, export them.",
-    ),
-    "cluster": Entry(
-        "vq.cli.cluster.cluster",
-        "cluster",
-        "Look at the brokers of the cluster, switch masters, change settings; definitions.",
-    ),
-    "user": Entry(
-        "vq.cli.security.user",
-        "user",
-        "Add, list, show, rotate and remove the users that may connect to brokers.",
-    ),
-    "gateway": Entry(
-        "vq.cli.messages.gateway",
-        "gateway",
-        "Serve the cluster over HTTP, for programs without a client of vq.",
-    ),
-    "acl": Entry(
-        "vq.cli.security.acl",
-        "acl",
-        "Add, remove, list and test the rules that say who may do what at the brokers.",
-    ),
-    "audit": Entry(
-        "vq.cli.security.audit",
-        "audit",
-        "Show what operators did: who, what, to what, with which outcome.",
-    ),
-    "secure": Entry(
-        "vq.cli.security.secure",
-        "secure",
-        "Say where the cluster stands between plain and closed, and what the next step is.",
-    ),
-    "quota": Entry(
-        "vq.cli.security.quota",
-        "quota",
-        "Set, remove, list and show how much users and their clients may use of the brokers.",
-    ),
-    "zk": Entry(
-        "vq.cli.cluster.zk",
-        "zk",
-        "Check, repair, secure, export and import the cluster's tree in ZooKeeper.",
-    ),
-    "explain": Entry(
-        "vq.cli.explain.explain",
-        "explain",
-        "Say why something does not happen, what that rests on, and what mends it.",
-    ),
-    "balance": Entry(
-        "vq.cli.cluster.balance",
-        "balance",
-        "Give topics to broker groups by measured load: plan, apply, watch, cancel.",
-    ),
-    "worker": Entry(
-        "vq.cli.groups.worker",
-        "worker",
-        "Handle the messages of a group in several processes.",
-    ),
-    "lag-exporter": Entry(
-        "vq.cli.groups.lag_exporter",
-        "lag_exporter",
-        "Serve the lag of all consumer groups as metrics for Prometheus.",
-    ),
-    "console": Entry(
-        "vq.cli.console.console",
-        "console",
-        "Serve the web console; make and change its accounts and tokens.",
-    ),
-    "report": Entry(
-        "vq.cli.reports.reports",
-        "report",
-        "Report on the whole cluster with Spark: lag, capacity, and an audit of contents.",
-    ),
-    "local": Entry(
-        "vq.cli.local.local",
-        "local",
-        "Look at a queue inside one process, put into it, and serve it to others.",
-    ),
-    "bench": Entry("vq.cli.bench.bench", "bench", "Measure throughput and latency of the cluster."),
-    "doctor": Entry(
-        "vq.cli.cluster.doctor", "doctor", "Check machine and cluster, and say what to do."
-    ),
+    "local.local": "Look at a queue inside one process, put into it, and serve it to others.",
+    "bench.bench": "Measure throughput and latency of the cluster.",
+    "cluster.doctor": "Check machine and cluster, and say what to do.",
 }
+
+
+def _entries() -> Iterator[tuple[str, Entry]]:
+    for place, about in _PLACES.items():
+        name, _, module = place.rpartition("=")
+        attribute = name or module.rpartition(".")[2]
+        yield attribute.replace("_", "-"), Entry(f"vq.cli.{module}", attribute, about)
+
+
+COMMANDS: Final[Mapping[str, Entry]] = dict(_entries())
 
 
 class LazyGroup(click.Group):

@@ -266,8 +266,9 @@ PUBLIC_MODULES = {"admin", "columns", "datamanager", "opentelemetry", "serialize
 def test_names_are_listed_only_where_applications_import_them() -> None:
     """Elsewhere a name without an underscore is public in its module, and has no list beside it."""
     listed = {
-        path.relative_to(ROOT / "vq").with_suffix("").as_posix()
-        for path in (ROOT / "vq").rglob("*.py")
+        path.relative_to(ROOT / package).with_suffix("").as_posix()
+        for package in ("vq", "pyspark_vq")
+        for path in (ROOT / package).rglob("*.py")
         if path.name != "__init__.py" and "\n__all__" in path.read_text()
     }
     assert listed <= PUBLIC_MODULES

@@ -13,6 +13,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
+from vq.broker.base.events import StateEvent
 from vq.errors import (
     InternalError,
     NotMaster,
@@ -48,52 +49,33 @@ class ChannelState(enum.StrEnum):
     CLOSED = "closed"
 
 
-class ChannelEvent(enum.StrEnum):
-    """What happens to a partition; ``EVENTS`` says what each means."""
+class ChannelEvent(StateEvent):
+    """What happens to a partition."""
 
-    PLACED_TO_WRITE = "placed_to_write"
-    PLACED_READ_ONLY = "placed_read_only"
-    PLACED_NOT_WRITABLE = "placed_not_writable"
-    PLACED_DELETED = "placed_deleted"
-    PLACED_TO_READ = "placed_to_read"
-    PLACED_ELSEWHERE = "placed_elsewhere"
-    SEAL_FOUND = "seal_found"
-    SHORT_FOUND = "short_found"
-    DAMAGE_FOUND = "damage_found"
-    SEAL = "seal"
-    ADOPT = "adopt"
-    MOVE_OVER = "move_over"
-    UNSEALED = "unsealed"
-    PUT_ASIDE = "put_aside"
-    FAIL = "fail"
-    OPEN_FAILED = "open_failed"
-    CLOSE = "close"
+    PLACED_TO_WRITE = "placed_to_write", "the placement gives the appends to this group"
+    PLACED_READ_ONLY = "placed_read_only", "so it does, and the partition is `ro` or `closed`"
+    PLACED_NOT_WRITABLE = "placed_not_writable", "so it does, and the topic is closed for writes"
+    PLACED_DELETED = (
+        "placed_deleted",
+        "the topic is deleted and can be brought back; this group has a range",
+    )
+    PLACED_TO_READ = (
+        "placed_to_read",
+        "the placement gives the appends to another group, a range to this one",
+    )
+    PLACED_ELSEWHERE = "placed_elsewhere", "the placement gives no range to this group"
+    SEAL_FOUND = "seal_found", "the open log is sealed"
+    SHORT_FOUND = "short_found", "the open log ends before the range begins that takes the appends"
+    DAMAGE_FOUND = "damage_found", "the open log is quarantined"
+    SEAL = "seal", "a SEAL was accepted"
+    ADOPT = "adopt", "an ADOPT was accepted, and the placement gives no range to this group"
+    MOVE_OVER = "move_over", "the placement's version changed, or the time of a seal is up"
+    UNSEALED = "unsealed", "the version is raised and the log takes appends again"
+    PUT_ASIDE = "put_aside", "the log is put aside; another one takes its place"
+    FAIL = "fail", "an I/O error ended writing"
+    OPEN_FAILED = "open_failed", "an I/O error kept the log from being opened"
+    CLOSE = "close", "the topic is gone, the partition is not held any more, or the node stops"
 
-
-#: What each event means, for the page of reference.
-EVENTS: Final[dict[ChannelEvent, str]] = {
-    ChannelEvent.PLACED_TO_WRITE: "the placement gives the appends to this group",
-    ChannelEvent.PLACED_READ_ONLY: "so it does, and the partition is `ro` or `closed`",
-    ChannelEvent.PLACED_NOT_WRITABLE: "so it does, and the topic is closed for writes",
-    ChannelEvent.PLACED_DELETED: (
-        "the topic is deleted and can be brought back; this group has a range"
-    ),
-    ChannelEvent.PLACED_TO_READ: (
-        "the placement gives the appends to another group, a range to this one"
-    ),
-    ChannelEvent.PLACED_ELSEWHERE: "the placement gives no range to this group",
-    ChannelEvent.SEAL_FOUND: "the open log is sealed",
-    ChannelEvent.SHORT_FOUND: "the open log ends before the range begins that takes the appends",
-    ChannelEvent.DAMAGE_FOUND: "the open log is quarantined",
-    ChannelEvent.SEAL: "a SEAL was accepted",
-    ChannelEvent.ADOPT: "an ADOPT was accepted, and the placement gives no range to this group",
-    ChannelEvent.MOVE_OVER: "the placement's version changed, or the time of a seal is up",
-    ChannelEvent.UNSEALED: "the version is raised and the log takes appends again",
-    ChannelEvent.PUT_ASIDE: "the log is put aside; another one takes its place",
-    ChannelEvent.FAIL: "an I/O error ended writing",
-    ChannelEvent.OPEN_FAILED: "an I/O error kept the log from being opened",
-    ChannelEvent.CLOSE: "the topic is gone, the partition is not held any more, or the node stops",
-}
 
 _PLACED: Final = {
     ChannelEvent.PLACED_TO_WRITE: ChannelState.WRITES,

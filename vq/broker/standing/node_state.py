@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from vq.broker.base.events import StateEvent
 from vq.errors import InternalError
 
 
@@ -29,32 +30,19 @@ class NodeState(StrEnum):
     WAITS = "waits"
 
 
-class NodeEvent(StrEnum):
-    """What happens to a node; ``NODE_EVENTS`` says what each means."""
+class NodeEvent(StateEvent):
+    """What happens to a node."""
 
-    CLAIMED = "claimed"
-    STORED = "stored"
-    STORED_LATE = "stored_late"
-    NOT_STORED = "not_stored"
-    DEPOSED = "deposed"
-    HOLD = "hold"
-    LET_GO = "let_go"
-    FOLLOW = "follow"
-    WAIT = "wait"
+    CLAIMED = "claimed", "the group's record names this node as master, in a new epoch"
+    STORED = "stored", "the epoch of that claim is stored"
+    STORED_LATE = "stored_late", "the epoch is stored, but the record names another master by now"
+    NOT_STORED = "not_stored", "an epoch cannot be stored; it is tried again"
+    DEPOSED = "deposed", "the record, or a node that copied from this one, has a newer epoch"
+    HOLD = "hold", "a hand-over has a successor; PUTs are held"
+    LET_GO = "let_go", "the hand-over is over, whatever came of it"
+    FOLLOW = "follow", "the record names another node as master"
+    WAIT = "wait", "nobody leads, and another node is to lead before this one"
 
-
-#: What each event means, for the page of reference.
-NODE_EVENTS: Final[dict[NodeEvent, str]] = {
-    NodeEvent.CLAIMED: "the group's record names this node as master, in a new epoch",
-    NodeEvent.STORED: "the epoch of that claim is stored",
-    NodeEvent.STORED_LATE: "the epoch is stored, but the record names another master by now",
-    NodeEvent.NOT_STORED: "an epoch cannot be stored; it is tried again",
-    NodeEvent.DEPOSED: "the record, or a node that copied from this one, has a newer epoch",
-    NodeEvent.HOLD: "a hand-over has a successor; PUTs are held",
-    NodeEvent.LET_GO: "the hand-over is over, whatever came of it",
-    NodeEvent.FOLLOW: "the record names another node as master",
-    NodeEvent.WAIT: "nobody leads, and another node is to lead before this one",
-}
 
 _CLAIM: Final = {NodeEvent.CLAIMED: NodeState.CLAIMS}
 _TAKEN: Final = {

@@ -101,12 +101,9 @@ def run(
     if isinstance(found, int):
         found = ArchiveRun(found)
         output.remark(f"run {found.number} is made; `vq archive history` shows how far it is")
-        if output.as_json:
-            output.document({"number": found.number, "state": None, "nodes": []})
+        output.document({"number": found.number, "state": None, "nodes": []})
         return
-    if output.as_json:
-        output.document({"number": found.number, "state": found.state, "nodes": _nodes(found)})
-    else:
+    if not output.document({"number": found.number, "state": found.state, "nodes": _nodes(found)}):
         _show_nodes(invocation, found)
         if dry_run:
             total = found.total
@@ -183,9 +180,7 @@ def history(invocation: Invocation, limit: int) -> None:
 
     found = invocation.call(archive_runs.archive_history)[:limit]
     output = invocation.output
-    if output.as_json:
-        output.document([{**_OF_RUN(each), "nodes": _nodes(each)} for each in found])
-    else:
+    if not output.document([{**_OF_RUN(each), "nodes": _nodes(each)} for each in found]):
         output.table(
             [_run_row(each) for each in found],
             columns=f"run as_of kind topic by state missing {_TOTAL}",

@@ -71,9 +71,7 @@ def list_(
         archives.list_archives, topic, partitions=partitions, since_ms=since_ms, until_ms=until_ms
     )
     output = invocation.output
-    if output.as_json:
-        output.document(_BLOCK.all(found))
-    else:
+    if not output.document(_BLOCK.all(found)):
         output.table([_row(each) for each in found], columns=_COLUMNS)
         if not found and not silent:
             output.remark("nothing is archived")
@@ -147,9 +145,7 @@ def verify(
         return found, silent
 
     found, silent = invocation.call(work)
-    if output.as_json:
-        output.document([{**_BLOCK(each.block), **_VERIFIED(each)} for each in found])
-    else:
+    if not output.document([{**_BLOCK(each.block), **_VERIFIED(each)} for each in found]):
         rows = [_verified_row(each) for each in found]
         columns = "topic partition start end node where state problem"
         output.table(rows, columns=columns, optional="problem")

@@ -222,9 +222,7 @@ class Invocation:
             did: What was done, for people.
             plan: What would be.
         """
-        if self.output.as_json:
-            self.output.document({"done": yes, **facts})
-        else:
+        if not self.output.document({"done": yes, **facts}):
             self.output.remark(did if yes else f"plan: {plan}")
         if not yes:
             self.only_planned()

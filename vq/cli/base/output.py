@@ -55,8 +55,7 @@ class Output:
         too narrow for the columns, each row is a block of lines instead: nothing is left out.
         None in a column of ``optional`` means no value, not an unknown one: ``-`` for people.
         """
-        if self.as_json:
-            self.document(list(rows))
+        if self.document(list(rows)):
             return
         names, may_lack = columns.split(), optional.split()
         rows = [
@@ -72,8 +71,7 @@ class Output:
 
     def record(self, values: Mapping[str, Any], *, shown: str | None = None) -> None:
         """Print the fields of one thing, one a line; JSON is one object with all of them."""
-        if self.as_json:
-            self.document(values)
+        if self.document(values):
             return
         names = list(values) if shown is None else shown.split()
         width = max(map(len, names), default=0) if self._stdout.isatty() else 0
@@ -81,10 +79,16 @@ class Output:
             separator = "  " if width else "\t"
             self._line(f"{name.ljust(width)}{separator}{_plain(values[name])}")
 
-    def document(self, value: Any) -> None:
-        """Print one JSON document, indented for a terminal and one line for a pipe."""
-        indent = 2 if self._stdout.isatty() else None
-        self._line(json_text(value, indent=indent, ascii_only=not _takes_all(self._stdout)))
+    def document(self, value: Any, *, always: bool = False) -> bool:
+        """Print one JSON document, indented for a terminal and one line for a pipe.
+
+        Without JSON print nothing, and return False: people are told in another way. ``always``
+        prints it without ``--json``, too.
+        """
+        if self.as_json or always:
+            indent = 2 if self._stdout.isatty() else None
+            self._line(json_text(value, indent=indent, ascii_only=not _takes_all(self._stdout)))
+        return self.as_json
 
     def line(self, text: str) -> None:
         """Print one line of the result. JSON commands use ``document``."""

@@ -344,7 +344,5 @@ def bench(invocation: Invocation, *, standalone: bool, flush: str, **values: Any
             config = dataclasses.replace(config, zookeeper=hosts, tls=None, zookeeper_tls=None)
         export_tls(config.tls, config.zookeeper_tls)
         rows = Bench(invocation, config, load).run()
-    if invocation.output.as_json:
-        invocation.output.document([_json(row) for row in rows])
-    else:
+    if not invocation.output.document([_json(row) for row in rows]):
         invocation.output.table(rows, columns=_COLUMNS)

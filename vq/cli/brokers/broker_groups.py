@@ -120,20 +120,19 @@ def remove(invocation: Invocation, name: str, accept_data_loss: bool, yes: bool)
     found = invocation.call(work)
     obstacle = found.obstacle_to_loss if accept_data_loss else found.obstacle
     output = invocation.output
-    if output.as_json:
-        output.document(
-            {
-                "done": yes,
-                "group": group,
-                "node": node or None,
-                "running": list(found.running),
-                "open_partitions": found.open,
-                "topics": list(found.topics),
-                "ranges": [asdict(each) for each in found.ranges],
-                "obstacle": obstacle or None,
-            }
-        )
-    elif not obstacle:
+    is_told = output.document(
+        {
+            "done": yes,
+            "group": group,
+            "node": node or None,
+            "running": list(found.running),
+            "open_partitions": found.open,
+            "topics": list(found.topics),
+            "ranges": [asdict(each) for each in found.ranges],
+            "obstacle": obstacle or None,
+        }
+    )
+    if not is_told and not obstacle:
         for lost in found.ranges:
             output.remark(f"{'gave' if yes else 'plan: give'} up {lost}")
         if yes:
@@ -186,9 +185,7 @@ def _move_all(invocation: Invocation, group: str, *, yes: bool) -> None:
 
     found, planned, moved = invocation.call(work)
     rows = move_rows(planned, moved if yes else None)
-    if invocation.output.as_json:
-        invocation.output.document({**asdict(found), "done": yes, "moves": rows})
-    else:
+    if not invocation.output.document({**asdict(found), "done": yes, "moves": rows}):
         for row in rows:
             verb = "moved" if yes else "plan:"
             invocation.output.remark(

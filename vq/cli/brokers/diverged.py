@@ -54,9 +54,7 @@ def diverged(invocation: Invocation, file: str | None, *, delete: bool, yes: boo
 def _list(invocation: Invocation) -> None:
 
     files, silent = invocation.call(admin.list_cut)
-    if invocation.output.as_json:
-        invocation.output.document(_CUT_FILE.all(files))
-    else:
+    if not invocation.output.document(_CUT_FILE.all(files)):
         columns = "file cause messages bytes offsets epochs written"
         invocation.output.table([_row(each) for each in files], columns=columns)
         if not (files or silent):
@@ -108,9 +106,7 @@ def _delete(invocation: Invocation, name: str, *, yes: bool) -> None:
         return found
 
     found = invocation.call(work)
-    if invocation.output.as_json:
-        invocation.output.document({"done": yes, **_CUT_FILE(found)})
-    elif yes:
+    if not invocation.output.document({"done": yes, **_CUT_FILE(found)}) and yes:
         invocation.output.remark(f"deleted {found.name}")
     if not yes:
         invocation.only_planned("nothing was deleted")

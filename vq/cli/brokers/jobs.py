@@ -36,9 +36,7 @@ def jobs(invocation: Invocation, name: str | None) -> None:
     """
     found = invocation.call(broker_jobs, name)
     output = invocation.output
-    if output.as_json:
-        output.document(_NODE.all(found))
-    else:
+    if not output.document(_NODE.all(found)):
         output.table(
             [_row(node, each) for node in found for each in node.jobs],
             columns="group node job trigger state last took late next runs failed reason",

@@ -40,9 +40,7 @@ def scrub(invocation: Invocation) -> None:
 
     found = invocation.call(scrubs)
     output = invocation.output
-    if output.as_json:
-        output.document(_SCRUB.all(found))
-    else:
+    if not output.document(_SCRUB.all(found)):
         shown = "begun ended next read stored rate damaged repaired"
         rows = [_row(each) for each in found]
         output.table(

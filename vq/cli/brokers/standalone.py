@@ -387,15 +387,14 @@ def _announce(invocation: Invocation, cluster: StandaloneCluster, data: Path) ->
     has_copies = any(child["node"] != _node(1) for child in children)
     hosts = cluster.zookeeper.hosts
     console = None if cluster.console is None else f"http://{cluster.console.address}/"
-    if output.as_json:
-        output.document(
-            {
-                "zookeeper": hosts,
-                "data": str(data.absolute()),
-                "console": console,
-                "brokers": children,
-            }
-        )
+    if output.document(
+        {
+            "zookeeper": hosts,
+            "data": str(data.absolute()),
+            "console": console,
+            "brokers": children,
+        }
+    ):
         return
     output.line(f"ZooKeeper  {hosts}")
     for child in children:

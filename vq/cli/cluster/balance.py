@@ -174,8 +174,7 @@ def load(
 
 def _show_groups(invocation: Invocation, found: Sequence[GroupLoad]) -> None:
     output = invocation.output
-    if output.as_json:
-        output.document(_GROUP.all(found))
+    if output.document(_GROUP.all(found)):
         return
     rows = [
         {
@@ -232,8 +231,7 @@ def _sum(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
 
 def _show_loads(invocation: Invocation, rows: list[dict[str, Any]], by: str) -> None:
     output = invocation.output
-    if output.as_json:
-        output.document(rows)
+    if output.document(rows):
         return
     shown = [
         {
@@ -403,8 +401,7 @@ def _move(text: str) -> tuple[TopicPartition, str]:
 
 def _show_plan(invocation: Invocation, found: AllocationPlan) -> None:
     output = invocation.output
-    if output.as_json:
-        output.document(plan_to_json(found))
+    if output.document(plan_to_json(found)):
         return
     after = {(each.goal, each.pool): each for each in found.after}
     scores = [

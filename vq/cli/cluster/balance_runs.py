@@ -84,9 +84,7 @@ def apply(invocation: Invocation, file: Path, at_a_time: int, pause_s: float, ye
         changes = invocation.call(allocation_changes, wanted)
         output = invocation.output
         rows = [asdict(each) for each in changes]
-        if output.as_json:
-            output.document({"done": False, "changes": rows, "run": None})
-        else:
+        if not output.document({"done": False, "changes": rows, "run": None}):
             output.table(rows, columns="what name before now")
         if changes:
             raise CommandFailed(
@@ -104,9 +102,7 @@ def apply(invocation: Invocation, file: Path, at_a_time: int, pause_s: float, ye
             pause_s=pause_s,
             on_progress=watch.see,
         )
-    if invocation.output.as_json:
-        invocation.output.document({"done": True, "changes": [], "run": _RUN(run)})
-    else:
+    if not invocation.output.document({"done": True, "changes": [], "run": _RUN(run)}):
         _show_run(invocation, run)
     _fail_unless_done(run)
 
@@ -187,9 +183,7 @@ def progress(invocation: Invocation, plan_id: str | None, show_all: bool) -> Non
         _print_run(invocation, invocation.call(describe_allocation, plan_id))
         return
     found = invocation.call(list_allocations)
-    if invocation.output.as_json:
-        invocation.output.document(_RUN.all(found))
-    else:
+    if not invocation.output.document(_RUN.all(found)):
         invocation.output.table(
             [_run_row(each) for each in found],
             columns="plan state done total started ordered_by",
@@ -202,9 +196,7 @@ def _run_row(run: AllocationRun) -> dict[str, Any]:
 
 
 def _print_run(invocation: Invocation, run: AllocationRun) -> None:
-    if invocation.output.as_json:
-        invocation.output.document(_RUN(run))
-    else:
+    if not invocation.output.document(_RUN(run)):
         _show_run(invocation, run)
 
 

@@ -114,9 +114,7 @@ def status(invocation: Invocation) -> None:
     found = invocation.call(cluster_status)
     output = invocation.output
     rows = [row_of(each, found) for each in found.brokers]
-    if output.as_json:
-        output.document(rows)
-    else:
+    if not output.document(rows):
         show_brokers(output, rows, found)
     for each in found.brokers:
         if each.error and output.to_terminal:

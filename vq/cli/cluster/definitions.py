@@ -95,18 +95,16 @@ def import_(invocation: Invocation, file: Path, prune: bool, offsets: bool, yes:
     planned, steps = invocation.call(work)
     output = invocation.output
     failed = [each for each in steps if each.why_not]
-    if output.as_json:
-        output.document(
-            {
-                "done": yes,
-                "made": planned.count(DefinitionAction.MAKE),
-                "changed": planned.count(DefinitionAction.CHANGE),
-                "left": planned.count(DefinitionAction.LEAVE),
-                "deleted": planned.count(DefinitionAction.DELETE),
-                "steps": [_STEP(each) for each in steps],
-            }
-        )
-    else:
+    if not output.document(
+        {
+            "done": yes,
+            "made": planned.count(DefinitionAction.MAKE),
+            "changed": planned.count(DefinitionAction.CHANGE),
+            "left": planned.count(DefinitionAction.LEAVE),
+            "deleted": planned.count(DefinitionAction.DELETE),
+            "steps": [_STEP(each) for each in steps],
+        }
+    ):
         output.table(
             [_row(each) for each in steps if _is_shown(each)],
             columns="action kind name changes",

@@ -76,9 +76,7 @@ def check(invocation: Invocation) -> None:
     """
     found = invocation.call(check_tree)
     output = invocation.output
-    if output.as_json:
-        output.document(_CHECKED(found))
-    else:
+    if not output.document(_CHECKED(found)):
         _show_findings(output, found)
     if found.errors:
         raise CommandFailed(f"{found.errors} of {found.nodes} nodes have errors")
@@ -126,9 +124,7 @@ def repair(invocation: Invocation, backup: Path | None, yes: bool) -> None:
     output = invocation.output
     written = str(backup) if yes and found else None
     rows = _REPAIRED.all(found)
-    if output.as_json:
-        output.document({"done": yes, "backup": written, "repairs": rows})
-    else:
+    if not output.document({"done": yes, "backup": written, "repairs": rows}):
         output.table(rows, columns=" ".join(_REPAIRED.fields), optional="why_not")
         if written is not None:
             output.remark(f"the tree as it was is in {written}")
@@ -207,8 +203,7 @@ def secure(
     ]
     output = invocation.output
     counts = {"nodes": found.nodes, "open": found.open, "others": found.others}
-    if output.as_json:
-        output.document({"done": yes, "secured": secured, **counts, "wrong": rows})
+    if output.document({"done": yes, "secured": secured, **counts, "wrong": rows}):
         return
     output.record(counts)
     if rows:
@@ -373,19 +368,17 @@ def _show_import(invocation: Invocation, planned: PlannedImport, *, yes: bool) -
         "deleted": planned.count(ImportAction.DELETE),
     }
     steps = _STEP.all(planned.steps)
-    if output.as_json:
-        output.document(
-            {
-                "done": yes,
-                "source": planned.source,
-                "exported_s": in_seconds(planned.time_ms),
-                **counts,
-                "different": list(planned.different),
-                "refused": planned.refused or None,
-                "steps": steps,
-            }
-        )
-    else:
+    if not output.document(
+        {
+            "done": yes,
+            "source": planned.source,
+            "exported_s": in_seconds(planned.time_ms),
+            **counts,
+            "different": list(planned.different),
+            "refused": planned.refused or None,
+            "steps": steps,
+        }
+    ):
         output.remark(f"cluster {planned.source}, exported at {utc(planned.time_ms)}")
         output.record(counts)
         output.title("")

@@ -127,9 +127,7 @@ def console(
     )
 
     def started(address: str) -> None:
-        if invocation.output.as_json:
-            invocation.output.document({"console": address})
-        else:
+        if not invocation.output.document({"console": address}):
             invocation.output.line(f"console  {address}")
         sys.stdout.flush()
 
@@ -251,9 +249,7 @@ def _password(
 
 
 def _tell(invocation: Invocation, name: str, what: str, *, done: bool = True) -> None:
-    if invocation.output.as_json:
-        invocation.output.document({"done": done, "name": name})
-    else:
+    if not invocation.output.document({"done": done, "name": name}):
         invocation.output.line(f"account {name} {what}")
 
 
@@ -425,8 +421,7 @@ def add_token(
         database,
         lambda each: make_access_token(each, account, name, AccountRole(role), days),
     )
-    if invocation.output.as_json:
-        invocation.output.document({"account": account, "name": name, "token": made})
+    if invocation.output.document({"account": account, "name": name, "token": made}):
         return
     click.echo(made)
     invocation.output.remark("the token is shown this once")
@@ -452,9 +447,7 @@ def revoke(
             raise UnknownToken(f"account {account} has no token {name!r}")
     else:
         _work(invocation, database, lambda each: revoke_access_token(each, account, name))
-    if invocation.output.as_json:
-        invocation.output.document({"done": yes, "name": name})
-    else:
+    if not invocation.output.document({"done": yes, "name": name}):
         what = "revoked" if yes else "would be revoked"
         invocation.output.line(f"token {name} of {account} {what}")
     if not yes:
@@ -499,7 +492,5 @@ def export(invocation: Invocation, file: Path, series: str, database: str | None
         return export_samples(connection, cluster, file, begin=series)
 
     count = _work(invocation, database, write)
-    if invocation.output.as_json:
-        invocation.output.document({"done": True, "file": str(file), "samples": count})
-    else:
+    if not invocation.output.document({"done": True, "file": str(file), "samples": count}):
         invocation.output.line(f"{count} samples of {cluster} written to {file}")

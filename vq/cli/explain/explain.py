@@ -149,8 +149,7 @@ def disk(invocation: Invocation, name: str) -> None:
     """
     found = invocation.call(explain_disk, name)
     rows = _TOPIC.all(found.topics)
-    if invocation.output.as_json:
-        invocation.output.document({**ANSWER(found.answer), "topics": rows})
+    if invocation.output.document({**ANSWER(found.answer), "topics": rows}):
         return
     _show(invocation.output, found.answer)
     invocation.output.title("")
@@ -217,8 +216,7 @@ def send(
 
 
 def _show(output: Output, found: Explanation) -> None:
-    if output.as_json:
-        output.document(ANSWER(found))
+    if output.document(ANSWER(found)):
         return
     output.line(f"{found.subject}: {found.found.text}")
     for command in found.found.commands:

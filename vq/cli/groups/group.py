@@ -153,8 +153,7 @@ def _show_list(
     *,
     with_lag: bool,
 ) -> None:
-    if invocation.output.as_json:
-        invocation.output.document([{**asdict(each), **lags[each.group]} for each in found])
+    if invocation.output.document([{**asdict(each), **lags[each.group]} for each in found]):
         return
     rows = [
         {
@@ -217,9 +216,7 @@ def forget(invocation: Invocation, name: str, topic: str, yes: bool) -> None:
 
     planned = invocation.call(work)
     output = invocation.output
-    if output.as_json:
-        output.document({"done": yes, **_FORGETTING(planned)})
-    else:
+    if not output.document({"done": yes, **_FORGETTING(planned)}):
         output.remark(
             f"plan: group {name} forgets topic {topic}, with its progress in {planned.partitions} "
             "partition(s); this cannot be undone"
@@ -253,9 +250,7 @@ def delete(invocation: Invocation, name: str, yes: bool) -> None:
 
     planned = invocation.call(work)
     output = invocation.output
-    if output.as_json:
-        output.document({"done": yes, **_DELETION(planned)})
-    else:
+    if not output.document({"done": yes, **_DELETION(planned)}):
         if planned.unreadable:
             output.remark(f"group {name} cannot be read: {planned.unreadable}")
         output.remark(
@@ -447,8 +442,7 @@ def shared(invocation: Invocation, name: str) -> None:
     these was delivered at most.
     """
     found, output = invocation.call(describe_shared_group, name), invocation.output
-    if output.as_json:
-        output.document(asdict(found))
+    if output.document(asdict(found)):
         return
     columns = "topic partition low cursor open held waiting redelivered deliveries_max"
     output.table([asdict(each) for each in found.partitions], columns=columns)

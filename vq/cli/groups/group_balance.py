@@ -39,8 +39,7 @@ def plan(invocation: Invocation, name: str, strategy: str | None, members: int |
     shares = [asdict(each) for each in planned.members]
     moves = [asdict(each) for each in planned.moves]
     output = invocation.output
-    if output.as_json:
-        output.document(asdict(planned))
+    if output.document(asdict(planned)):
         return
     output.table(shares, columns="member now then")
     output.title("")
@@ -74,8 +73,7 @@ def history(invocation: Invocation, name: str, topic: str | None, partition: int
         raise click.UsageError("--partition needs --topic")
     found = invocation.call(group_history, name, topic=topic, partition=partition)
     output = invocation.output
-    if output.as_json:
-        output.document(_CHANGE.all(found))
+    if output.document(_CHANGE.all(found)):
         return
     output.table(
         [

@@ -66,9 +66,7 @@ def list_(invocation: Invocation, name: str, ids: tuple[int, ...]) -> None:
     cluster = invocation.client_config().cluster
     found, unread = list_failed(cluster, name, ids)
     output = invocation.output
-    if output.as_json:
-        output.document([_as_json(name, each) for each in found])
-    else:
+    if not output.document([_as_json(name, each) for each in found]):
         output.table([_as_row(each) for each in found], columns=_COLUMNS, optional="key")
         if not found:
             which = " with these ids" if ids else ""

@@ -151,7 +151,7 @@ def export(invocation: Invocation, name: str) -> None:
     offsets, they are the members' copies of them.
     """
     found = invocation.call(export_group, name)
-    invocation.output.document({"v": _EXPORT_VERSION, **_EXPORT(found)})
+    invocation.output.document({"v": _EXPORT_VERSION, **_EXPORT(found)}, always=True)
 
 
 @click.command(name="import")
@@ -225,9 +225,7 @@ def _make(invocation: Invocation, plan: Any, *, yes: bool, fence: bool = False) 
         return planned
 
     planned, output = invocation.call(work), invocation.output
-    if output.as_json:
-        output.document({"done": yes, **_PLANNED(planned)})
-    else:
+    if not output.document({"done": yes, **_PLANNED(planned)}):
         what = "make" if planned.is_new else "set the offsets of"
         output.remark(f"plan: {what} group {planned.group}, topics {', '.join(planned.topics)}")
         output.table(RESET.all(planned.offsets), columns=COLUMNS)

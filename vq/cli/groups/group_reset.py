@@ -91,9 +91,7 @@ def reset(
 
     (planned, members), output = invocation.call(work), invocation.output
     rows = [RESET(each) for each in planned]
-    if output.as_json:
-        output.document({"done": yes, "group": name, "partitions": rows})
-    else:
+    if not output.document({"done": yes, "group": name, "partitions": rows}):
         for each in planned:
             output.remark(_sentence(name, each))
         output.table(rows, columns=COLUMNS)

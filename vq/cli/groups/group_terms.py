@@ -248,7 +248,5 @@ def terms_text(terms: GroupTerms) -> dict[str, str]:
 
 
 def _show(invocation: Invocation, name: str, terms: GroupTerms) -> None:
-    if invocation.output.as_json:
-        invocation.output.document({"group": name, **TERMS(terms)})
-    else:
+    if not invocation.output.document({"group": name, **TERMS(terms)}):
         invocation.output.record({"group": name, **terms_text(terms)})

@@ -183,8 +183,7 @@ def list_(
         damaged = queue.metrics().damaged
     if damaged:
         output.remark(f"{damaged} message(s) could not be read; --damaged lists them")
-    if output.as_json:
-        output.document([_as_json(each) for each in found])
+    if output.document([_as_json(each) for each in found]):
         return
     output.table([_as_row(each) for each in found], columns=_COLUMNS, optional="due key")
     if not found:
@@ -194,8 +193,7 @@ def list_(
 
 def _show_damaged(output: Output, directory: Path, found: Sequence[DamagedMessages]) -> None:
     rows = [{**each._asdict(), "path": str(each.path)} for each in found]
-    if output.as_json:
-        output.document(rows)
+    if output.document(rows):
         return
     output.table(rows, columns=" ".join(DamagedMessages._fields))
     if not found:
@@ -238,9 +236,7 @@ def requeue(invocation: Invocation, directory: Path, ids: tuple[int, ...]) -> No
         count = queue.requeue(ids or None)
         if count and isinstance(queue, LocalQueue):
             queue.flush()
-    if invocation.output.as_json:
-        invocation.output.document({"requeued": count})
-    else:
+    if not invocation.output.document({"requeued": count}):
         invocation.output.line(f"requeued {count} message(s)")
 
 

@@ -100,15 +100,14 @@ def list_(invocation: Invocation, topic: str | None, limit: int) -> None:
 
 
 def _print(output: Output, topic: str | None, found: DelayedMessages, *, is_whole: bool) -> None:
-    if output.as_json:
-        output.document(
-            {
-                "topic": topic,
-                "waiting": found.waiting,
-                "unreadable": found.unreadable,
-                "messages": _MESSAGE.all(found.first),
-            }
-        )
+    if output.document(
+        {
+            "topic": topic,
+            "waiting": found.waiting,
+            "unreadable": found.unreadable,
+            "messages": _MESSAGE.all(found.first),
+        }
+    ):
         return
     rows = [{**_MESSAGE(each), "due": text.utc(each.due_ms)} for each in found.first]
     output.table(rows, columns=_COLUMNS, optional="key tag")
@@ -142,9 +141,7 @@ def cancel(invocation: Invocation, handles: Sequence[SendResult]) -> None:
         ]
 
     rows = invocation.call(work)
-    if invocation.output.as_json:
-        invocation.output.document(rows)
-    else:
+    if not invocation.output.document(rows):
         invocation.output.table(rows, columns="handle outcome")
     unknown = sum(each["outcome"] == Cancellation.UNKNOWN.name.lower() for each in rows)
     if unknown:

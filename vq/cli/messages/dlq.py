@@ -107,11 +107,9 @@ def list_(invocation: Invocation) -> None:
     """
     found, failed = invocation.call(look_at_dead_letters)
     output = invocation.output
-    if output.as_json:
-        output.document(
-            [{**_counts(each), "oldest_s": text.in_seconds(each.oldest_ms)} for each in found]
-        )
-    else:
+    if not output.document(
+        [{**_counts(each), "oldest_s": text.in_seconds(each.oldest_ms)} for each in found]
+    ):
         moments = [None if each.oldest_ms is None else text.utc(each.oldest_ms) for each in found]
         rows = [{**_counts(each), "oldest": at} for each, at in zip(found, moments, strict=True)]
         output.table(rows, columns=f"group {' '.join(_COUNTS)} oldest", optional="oldest")

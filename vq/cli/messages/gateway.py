@@ -132,8 +132,7 @@ def token(
         add_entry(tokens, entry)
     output = invocation.output
     file = None if tokens is None else str(tokens)
-    if output.as_json:
-        output.document({"name": name, "token": made, "entry": entry, "file": file})
+    if output.document({"name": name, "token": made, "entry": entry, "file": file}):
         return
     click.echo(made)
     if file is not None:

@@ -176,9 +176,7 @@ def find(
         max_bytes=max_bytes,
         timeout=timeout,
     )
-    if invocation.output.as_json:
-        invocation.output.document(_document(found))
-    else:
+    if not invocation.output.document(_document(found)):
         messages = found.messages if decoding is None else map(decoding, found.messages)
         _print(invocation, messages, form)
         for line in _report(topic, found, is_by_id=message_id is not None):

@@ -121,9 +121,7 @@ def list_(invocation: Invocation, older_than: int, *, ended: bool, kept: bool) -
         look_at_journals, ended=ended, kept=kept, older_than_s=older_than
     )
     output = invocation.output
-    if output.as_json:
-        output.document([{**_ROW(each), "parts": len(each.parts)} for each in found])
-    else:
+    if not output.document([{**_ROW(each), "parts": len(each.parts)} for each in found]):
         rows = [{**_ROW(each), **_people(each), "parts": len(each.parts)} for each in found]
         output.table(rows, columns=_COLUMNS, optional=_OPTIONAL)
         if not rows and not silent:
@@ -291,9 +289,7 @@ def recover(invocation: Invocation, database: str, older_than: int, *, yes: bool
     found = invocation.call(act, database, older_than_s=older_than)
     rows = _BRANCH.all(found)
     output = invocation.output
-    if output.as_json:
-        output.document(rows)
-    else:
+    if not output.document(rows):
         columns = "transaction age_s database state end done"
         output.table(rows, columns=columns, optional="database")
         if not rows:

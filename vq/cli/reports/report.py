@@ -392,25 +392,24 @@ _ROLLED_COLUMNS: Final = (
 
 def _show_lag(invocation: Invocation, made: "LagReport", files: ReportFiles) -> None:
     output = invocation.output
-    if output.as_json:
-        output.document(
-            {
-                "cluster": made.cluster,
-                "snapshot": made.snapshot,
-                "snapshot_s": int(made.now_s),
-                "groups": made.groups,
-                "rows": sum(made.verdicts.values()),
-                "verdicts": dict(made.verdicts),
-                "thresholds": asdict(made.wanted.thresholds),
-                "rollups": {
-                    kind: [_with_lag_s(each, "of", "rank") for each in rows]
-                    for kind, rows in made.rollups.items()
-                },
-                "offenders": [_with_lag_s(each, "snapshot") for each in made.offenders],
-                "silent": dict(made.silent),
-                "files": files.written(),
-            }
-        )
+    if output.document(
+        {
+            "cluster": made.cluster,
+            "snapshot": made.snapshot,
+            "snapshot_s": int(made.now_s),
+            "groups": made.groups,
+            "rows": sum(made.verdicts.values()),
+            "verdicts": dict(made.verdicts),
+            "thresholds": asdict(made.wanted.thresholds),
+            "rollups": {
+                kind: [_with_lag_s(each, "of", "rank") for each in rows]
+                for kind, rows in made.rollups.items()
+            },
+            "offenders": [_with_lag_s(each, "snapshot") for each in made.offenders],
+            "silent": dict(made.silent),
+            "files": files.written(),
+        }
+    ):
         return
     for kind in ("group", "topic", "broker", "pool"):
         rows = made.rollups[kind]

@@ -103,25 +103,24 @@ def audit(
 def _show(invocation: Invocation, made: "Audit", files: ReportFiles, top: int) -> None:
     output = invocation.output
     findings = [asdict(each) for each in made.findings]
-    if output.as_json:
-        output.document(
-            {
-                "cluster": made.cluster,
-                "snapshot": made.snapshot,
-                "snapshot_s": int(made.now_s),
-                "sound": not made.total,
-                "total": made.total,
-                "counts": dict(made.counts),
-                "findings": findings,
-                "partitions": rows_json(made.partitions),
-                "sizes": {topic: list(counts) for topic, counts in made.sizes.items()},
-                "archives": made.archives,
-                "read_bytes": made.read_bytes,
-                "compared_bytes": made.compared_bytes,
-                "notes": list(made.notes),
-                "files": files.written(),
-            }
-        )
+    if output.document(
+        {
+            "cluster": made.cluster,
+            "snapshot": made.snapshot,
+            "snapshot_s": int(made.now_s),
+            "sound": not made.total,
+            "total": made.total,
+            "counts": dict(made.counts),
+            "findings": findings,
+            "partitions": rows_json(made.partitions),
+            "sizes": {topic: list(counts) for topic, counts in made.sizes.items()},
+            "archives": made.archives,
+            "read_bytes": made.read_bytes,
+            "compared_bytes": made.compared_bytes,
+            "notes": list(made.notes),
+            "files": files.written(),
+        }
+    ):
         return
     if findings:
         output.title("findings")

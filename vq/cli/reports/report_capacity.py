@@ -154,30 +154,29 @@ def _show(
     from pyspark_vq.reports.allocation import plan_document
 
     output, moves = invocation.output, plan_document(made.plan)
-    if output.as_json:
-        output.document(
-            {
-                "cluster": made.cluster,
-                "snapshot": made.snapshot,
-                "snapshot_s": int(made.now_s),
-                "disks": list(made.disks),
-                "topics": rows_json(summary.topics),
-                "topic_count": summary.topic_count,
-                "partitions": rows_json(summary.partitions),
-                "verdicts": dict(summary.verdicts),
-                "what_ifs": rows_json(summary.what_ifs),
-                "rates": rows_json(summary.rates),
-                "sizes": rows_json(summary.sizes),
-                "bytes_per_day": summary.bytes_per_day,
-                "messages_per_day": summary.messages_per_day,
-                "plan": moves,
-                "silent": silent_json(made.silent),
-                "files": {
-                    **files.written(),
-                    "plan": None if plan_file is None else str(plan_file),
-                },
-            }
-        )
+    if output.document(
+        {
+            "cluster": made.cluster,
+            "snapshot": made.snapshot,
+            "snapshot_s": int(made.now_s),
+            "disks": list(made.disks),
+            "topics": rows_json(summary.topics),
+            "topic_count": summary.topic_count,
+            "partitions": rows_json(summary.partitions),
+            "verdicts": dict(summary.verdicts),
+            "what_ifs": rows_json(summary.what_ifs),
+            "rates": rows_json(summary.rates),
+            "sizes": rows_json(summary.sizes),
+            "bytes_per_day": summary.bytes_per_day,
+            "messages_per_day": summary.messages_per_day,
+            "plan": moves,
+            "silent": silent_json(made.silent),
+            "files": {
+                **files.written(),
+                "plan": None if plan_file is None else str(plan_file),
+            },
+        }
+    ):
         return
     for title, rows, columns in (
         ("disks", made.disks, _DISKS),

@@ -105,8 +105,7 @@ def list_(invocation: Invocation, subject: str | None) -> None:
     if subject is not None:
         rules = [each for each in rules if each.subject == subject]
     output = invocation.output
-    if output.as_json:
-        output.document(_RULE.all(rules))
+    if output.document(_RULE.all(rules)):
         return
     rows = [{**_RULE(each), "rights": each.rights_text} for each in rules]
     output.table(rows, columns=_COLUMNS)
@@ -167,7 +166,5 @@ def _rule(subject: str, rights: str, resource: str, *, deny: bool) -> AccessRule
 
 def _show_change(invocation: Invocation, rules: Sequence[AccessRule], done: str) -> None:
     output = invocation.output
-    if output.as_json:
-        output.document(_RULE.all(rules))
-    else:
+    if not output.document(_RULE.all(rules)):
         output.remark(f"{done}; rules now: {len(rules)}")

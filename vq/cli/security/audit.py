@@ -38,8 +38,7 @@ def list_(invocation: Invocation, by: str, what: str, since_ms: int | None, coun
     """
     found = invocation.call(list_acts, by=by, what=what, since_ms=since_ms, count=count)
     output = invocation.output
-    if output.as_json:
-        output.document(_ACT.all(found))
+    if output.document(_ACT.all(found)):
         return
     output.table(
         [

@@ -74,8 +74,7 @@ def list_(invocation: Invocation) -> None:
     """List the quotas."""
     quotas = invocation.call(list_quotas)
     output = invocation.output
-    if output.as_json:
-        output.document(_QUOTA.all(quotas))
+    if output.document(_QUOTA.all(quotas)):
         return
     rows = [
         {"subject": each.subject, "limits": str(each).partition(" ")[2].replace(" ", ", ")}
@@ -98,8 +97,7 @@ def show(invocation: Invocation, who: str, client: str | None) -> None:
     """
     found = invocation.call(show_quota, who, client)
     output = invocation.output
-    if output.as_json:
-        output.document(_LIMIT.all(found))
+    if output.document(_LIMIT.all(found)):
         return
     rows = [{**_LIMIT(each), "value": value_text(each.limit, each.value)} for each in found]
     output.table(rows, columns=" ".join(_LIMIT.fields))
@@ -109,7 +107,5 @@ def show(invocation: Invocation, who: str, client: str | None) -> None:
 
 def _show_change(invocation: Invocation, quotas: Sequence[Quota], done: str) -> None:
     output = invocation.output
-    if output.as_json:
-        output.document(_QUOTA.all(quotas))
-    else:
+    if not output.document(_QUOTA.all(quotas)):
         output.remark(f"{done}; subjects with quotas now: {len(quotas)}")

@@ -45,9 +45,7 @@ def plan(invocation: Invocation) -> None:
     the rules would refuse. Changes nothing.
     """
     found = invocation.call(plan_security)
-    if invocation.output.as_json:
-        invocation.output.document(_PLAN(found))
-    else:
+    if not invocation.output.document(_PLAN(found)):
         _show(invocation.output, found)
 
 

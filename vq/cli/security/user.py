@@ -88,8 +88,7 @@ def list_(invocation: Invocation) -> None:
     """List the users."""
     found = invocation.call(list_users)
     output = invocation.output
-    if output.as_json:
-        output.document(_USER.all(found))
+    if output.document(_USER.all(found)):
         return
     output.table([_row(each) for each in found], columns=_COLUMNS, optional="problem")
     if not found:
@@ -160,9 +159,7 @@ def remove(invocation: Invocation, name: str, yes: bool) -> None:
         invocation.call(remove_user, name)
     else:
         invocation.call(get_user, name)
-    if output.as_json:
-        output.document({"done": yes, "user": name})
-    else:
+    if not output.document({"done": yes, "user": name}):
         output.line(f"user {name} {'removed' if yes else 'would be removed'}")
     if not yes:
         invocation.only_planned()
@@ -174,8 +171,7 @@ def _new_password(invocation: Invocation, name: str, path: str | None) -> str:
 
 def _show(invocation: Invocation, entry: UserEntry, done: str) -> None:
     output = invocation.output
-    if output.as_json:
-        output.document(_USER(entry))
+    if output.document(_USER(entry)):
         return
     output.table([_row(entry)], columns=_COLUMNS, optional="problem")
     if done:

@@ -32,9 +32,7 @@ def show_moves(
 ) -> None:
     """Print moves; ``done`` is None if they were only planned."""
     rows, output = move_rows(planned, done), invocation.output
-    if output.as_json:
-        output.document({"done": done is not None, "moves": rows})
-    else:
+    if not output.document({"done": done is not None, "moves": rows}):
         output.table(rows, columns=_COLUMNS, optional="at_offset")
     if done is None and planned:
         invocation.only_planned()

@@ -192,8 +192,7 @@ def _show_list(invocation: Invocation, found: Sequence[TopicSummary]) -> None:
         }
         for each in found
     ]
-    if invocation.output.as_json:
-        invocation.output.document(_SUMMARY.all(found))
+    if invocation.output.document(_SUMMARY.all(found)):
         return
     invocation.output.table(rows, columns=_LIST_COLUMNS)
     if not rows:
@@ -400,8 +399,7 @@ def begin(invocation: Invocation, name: str, *, partition: int, offset: int, yes
 
     found = invocation.call(begin_anew, name, partition, offset, do=yes)
     invocation.output.remark(_begin_text(found))
-    if invocation.output.as_json:
-        invocation.output.document({"done": yes, **_BEGIN(found)})
+    invocation.output.document({"done": yes, **_BEGIN(found)})
     if not yes:
         invocation.only_planned()
 

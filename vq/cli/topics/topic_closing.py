@@ -63,9 +63,7 @@ def close(invocation: Invocation, name: str, timeout: float) -> None:
     """
     found = invocation.call(close_topic, name, timeout=timeout)
     output = invocation.output
-    if output.as_json:
-        output.document(_CLOSED_TOPIC(found))
-    else:
+    if not output.document(_CLOSED_TOPIC(found)):
         said = "is closed for writes" if found.changed else "was closed already"
         output.remark(f"{name} {said}")
         if found.closed_ms is not None:
@@ -81,11 +79,9 @@ def close(invocation: Invocation, name: str, timeout: float) -> None:
 def open_(invocation: Invocation, name: str) -> None:
     """Open a topic for writes again, after `vq topic close` or `drain`; also if it is open."""
     found = invocation.call(open_topic, name)
-    if invocation.output.as_json:
-        invocation.output.document(
-            {"topic": found.topic, "id": found.id, "writable": True, "changed": found.changed}
-        )
-    else:
+    if not invocation.output.document(
+        {"topic": found.topic, "id": found.id, "writable": True, "changed": found.changed}
+    ):
         said = "is open for writes" if found.changed else "was open already"
         invocation.output.remark(f"{name} {said}")
 

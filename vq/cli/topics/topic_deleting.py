@@ -43,9 +43,7 @@ def delete(invocation: Invocation, name: str, now: bool, yes: bool) -> None:
 
     planned = invocation.call(work)
     output = invocation.output
-    if output.as_json:
-        output.document({"done": yes, **asdict(planned)})
-    else:
+    if not output.document({"done": yes, **asdict(planned)}):
         if planned.unreadable:
             output.remark(f"{name} cannot be read: {planned.unreadable}")
         if planned.keeps_data:
@@ -105,16 +103,14 @@ def undelete(invocation: Invocation, name: str) -> None:
             raise not_deleted(name, [each.name for each in deleted]) from error
 
     found, changed = invocation.call(work)
-    if invocation.output.as_json:
-        invocation.output.document(
-            {
-                "topic": found.name,
-                "id": found.id,
-                "partitions": len(found.partitions),
-                "changed": changed,
-            }
-        )
-    else:
+    if not invocation.output.document(
+        {
+            "topic": found.name,
+            "id": found.id,
+            "partitions": len(found.partitions),
+            "changed": changed,
+        }
+    ):
         said = "is back" if changed else "is there, and was not deleted"
         invocation.output.remark(f"{name} {said}")
 
@@ -140,9 +136,7 @@ def show_deleted(invocation: Invocation) -> None:
 
     found, unreadable = invocation.call(deletion.readable_deleted_topics)
     output = invocation.output
-    if output.as_json:
-        output.document(DELETED.all(found))
-    else:
+    if not output.document(DELETED.all(found)):
         output.table([_row(each) for each in found], columns=_COLUMNS)
         if not found:
             output.remark("no topic is deleted that could be brought back")

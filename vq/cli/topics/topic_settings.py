@@ -39,100 +39,79 @@ def topic_options(*, partitions_max: int | None, defaults: bool) -> Callable[...
         defaults: Show the defaults: an option that is not given has its default.
     """
 
-    def help_of(text: str, default: str) -> str:
-        return f"{text}  [{default}]" if defaults else text
+    def setting(declared: str, about: str, default: str, kind: Any = None) -> Callable[..., Any]:
+        return option(declared, f"{about}  [{default}]" if defaults else about, kind)
 
     options: list[Callable[..., Any]] = [
-        option("--partitions N", help_of(f"How many, 1 to {partitions_max}.", "1"), int),
-        option(
+        setting("--partitions N", f"How many, 1 to {partitions_max}.", "1", int),
+        setting(
             "--flush",
-            help_of(
-                "Acknowledge after fdatasync, or after the write (a power cut may lose seconds).",
-                "sync",
-            ),
+            "Acknowledge after fdatasync, or after the write (a power cut may lose seconds).",
+            "sync",
             FlushMode,
         ),
-        option(
+        setting(
             "--flush-messages N as flush_interval_messages",
-            help_of("With async: fdatasync every N messages.", "1000"),
+            "With async: fdatasync every N messages.",
+            "1000",
             int,
         ),
-        option(
-            "--flush-ms MS as flush_interval_ms", help_of("With async: and every MS.", "10000"), int
-        ),
-        option(
+        setting("--flush-ms MS as flush_interval_ms", "With async: and every MS.", "10000", int),
+        setting(
             "--retention-hours HOURS",
-            help_of(
-                "Delete messages older than this, in whole blocks; or 'forever'.",
-                "72, unless `vq cluster settings` says otherwise",
-            ),
+            "Delete messages older than this, in whole blocks; or 'forever'.",
+            "72, unless `vq cluster settings` says otherwise",
         ),
-        option(
+        setting(
             "--retention-bytes BYTES",
-            help_of(
-                "Delete the oldest messages of a partition while so many bytes are left, such as "
-                "10G; or 'unlimited'.",
-                "unlimited",
-            ),
+            "Delete the oldest messages of a partition while so many bytes are left, such as "
+            "10G; or 'unlimited'.",
+            "unlimited",
         ),
-        option(
+        setting(
             "--retention-early-hours HOURS",
-            help_of(
-                "While a disk is too full, delete messages older than this before their time, the "
-                "oldest first; or 'never'.",
-                "never",
-            ),
+            "While a disk is too full, delete messages older than this before their time, the "
+            "oldest first; or 'never'.",
+            "never",
         ),
-        option(
+        setting(
             "--retention-policy",
-            help_of(
-                "Delete what is beyond that at once; archive it before; or keep it until every "
-                "consumer group of the topic has read it.",
-                "archive, unless `vq cluster settings` says otherwise",
-            ),
+            "Delete what is beyond that at once; archive it before; or keep it until every "
+            "consumer group of the topic has read it.",
+            "archive, unless `vq cluster settings` says otherwise",
             RetentionPolicy,
         ),
-        option(
+        setting(
             "--archive-after-hours HOURS",
-            help_of(
-                "Once a day, turn blocks with only older messages into archives, which are read "
-                "like blocks; or 'never'; or 'default': 24 with the policy archive, else never.",
-                "default",
-            ),
+            "Once a day, turn blocks with only older messages into archives, which are read "
+            "like blocks; or 'never'; or 'default': 24 with the policy archive, else never.",
+            "default",
         ),
-        option(
+        setting(
             "--archive-to URL",
-            help_of(
-                "Keep archives in this directory, such as file:///mnt/archive; or 'beside': beside "
-                "the log.",
-                "beside",
-            ),
+            "Keep archives in this directory, such as file:///mnt/archive; or 'beside': beside "
+            "the log.",
+            "beside",
         ),
-        option("--max-message-bytes BYTES", help_of("At most 1048576.", "1048576"), int),
+        setting("--max-message-bytes BYTES", "At most 1048576.", "1048576", int),
         compression_options(
             "How producers compress messages if their own settings do not say it.",
             ("none", "128K") if defaults else None,
         ),
-        option(
+        setting(
             "--replication",
-            help_of(
-                "Acknowledge when every node in sync has it, or the master (a take-over may lose "
-                "the last messages).",
-                "sync",
-            ),
+            "Acknowledge when every node in sync has it, or the master (a take-over may lose "
+            "the last messages).",
+            "sync",
             Replication,
         ),
-        option(
-            "--min-insync N",
-            help_of("Nodes of a group that must be in sync to take messages.", "1"),
-            int,
+        setting(
+            "--min-insync N", "Nodes of a group that must be in sync to take messages.", "1", int
         ),
-        option(
+        setting(
             "--pool NAME",
-            help_of(
-                f"Only broker groups of this pool; '{COMMON_POOL}': those without one.",
-                COMMON_POOL,
-            ),
+            f"Only broker groups of this pool; '{COMMON_POOL}': those without one.",
+            COMMON_POOL,
         ),
     ]
 

@@ -73,9 +73,7 @@ def _sentence(progress: VerifyProgress) -> str:
 def _show(invocation: Invocation, found: Sequence[Verified]) -> None:
     rows = [_row(each) for each in found]
     output = invocation.output
-    if output.as_json:
-        output.document(_VERIFIED.all(found))
-    else:
+    if not output.document(_VERIFIED.all(found)):
         columns = "topic partition group node read skipped damaged repaired error"
         output.table(rows, columns=columns, optional="error")
     for verified in found:

@@ -210,7 +210,6 @@ async def _board_page(context: PageContext, problem: str = "") -> Response:
         Asked.of(query, "g."),
         empty=N_("There is no broker group."),
         searched=lambda each: f"{each.group} {each.pool or ''}",
-        prefix="g.",
     )
     return context.exported(loads, "loads") or context.page(
         "allocation.html",
@@ -485,7 +484,6 @@ async def PLAN(context: PageContext) -> Response:
         Asked.of(context.query, "m."),
         empty=N_("Nothing has to move."),
         searched=lambda each: f"{each.topic} {each.source} {each.target}",
-        prefix="m.",
     )
     kept = text_of(run) if run is not None else row.outcome  # the cluster knows better
     try:
@@ -498,7 +496,7 @@ async def PLAN(context: PageContext) -> Response:
         state=row.state if run is None else run.state,
         plan=plan,
         moves=moves,
-        groups=table(_GROUPS, plan.groups, Asked.of(context.query, "g."), prefix="g."),
+        groups=table(_GROUPS, plan.groups, Asked.of(context.query, "g.")),
         scores=scores(plan),
         changes=changes,
         outcome=outcome,

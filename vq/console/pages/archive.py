@@ -158,7 +158,6 @@ async def ARCHIVE(context: PageContext) -> Response:
         (await context.run("archive_history", nodes))[::-1],
         Asked.of(context.query, "r."),
         empty=N_("There was no run of the archive yet."),
-        prefix="r.",
     )
     found: list[ArchivedBlock] = []
     silent: list[str] = []
@@ -170,7 +169,6 @@ async def ARCHIVE(context: PageContext) -> Response:
         found,
         Asked.of(context.query, "b."),
         empty=N_("No such block is in an archive."),
-        prefix="b.",
     )
     for each, name in ((runs, "runs"), (blocks, "blocks")):
         if file := context.exported(each, f"archive-{name}"):
@@ -290,10 +288,7 @@ async def RESTORE(context: PageContext) -> Response:
         chosen=chosen,
         count=len(blocks),
         nodes=table(
-            _NODES,
-            _by_node(context, blocks),
-            Asked(),
-            empty=N_("No such block is in an archive."),
+            _NODES, _by_node(context, blocks), Asked(), empty=N_("No such block is in an archive.")
         ),
         silent=silent,
         command=_command("restore", chosen),

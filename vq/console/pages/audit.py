@@ -69,7 +69,7 @@ async def AUDIT(context: PageContext) -> Response:
     ]
     page_of_rows = table(columns, rows, Asked(size=max(1, len(rows))))
     found = TablePage(
-        columns, page_of_rows.rows, total, asked, N_("Nobody has done anything yet."), "", True
+        columns, page_of_rows.rows, total, asked, N_("Nobody has done anything yet."), True
     )
     return context.exported(found, "audit") or context.page("audit.html", found=found)
 

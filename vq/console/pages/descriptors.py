@@ -81,7 +81,6 @@ async def _listed(context: PageContext, problem: str = "") -> Response:
             Asked.of(context.query, "s."),
             empty=N_("There is no descriptor set yet. Write one with protoc, and upload it."),
             searched=lambda each: each.name,
-            prefix="s.",
         ),
         typed=table(
             topics,
@@ -89,7 +88,6 @@ async def _listed(context: PageContext, problem: str = "") -> Response:
             Asked.of(context.query, "t."),
             empty=N_("No topic has a type: contents are read as JSON, text, Hessian or hex."),
             searched=lambda each: f"{each.topic} {each.type}",
-            prefix="t.",
         ),
         upload=[
             Field("name", N_("Name"), value=sent.get("name", ""), required=True),

@@ -305,7 +305,6 @@ async def EXPLAIN(context: PageContext) -> Response:
                     Asked.of(query, "t."),
                     empty=N_("No topic is known to hold anything there."),
                     searched=lambda each: each.topic,
-                    prefix="t.",
                 )
     facts = None
     if answer is not None:
@@ -315,7 +314,7 @@ async def EXPLAIN(context: PageContext) -> Response:
             Column("value", N_("Value"), lambda each: fact_text(each, texts, context.text)),
         ]
         known = [each for each in answer.facts if each.value is not None]
-        facts = table(columns, known, Asked.of(query, "f."), prefix="f.")
+        facts = table(columns, known, Asked.of(query, "f."))
     for what, each in (("facts", facts), ("topics", topics)):
         if each is not None and (file := context.exported(each, f"explain-{name}-{what}")):
             return file

@@ -223,7 +223,7 @@ def _line(
     owners = {TopicPartition(each.topic, each.partition): each.owner for each in group.partitions}
     places = {TopicPartition(each.topic, each.partition) for each in history}
     asked = replace(Asked.of(context.query, "o."), size=LANES_MAX, export="")
-    drawn = table([], sorted(places), asked, prefix="o.")
+    drawn = table([], sorted(places), asked)
     hours = dict(_BACKS).keys() & {context.query.get("back", "")}
     back = int(next(iter(hours)) or 0) if hours else 0
     return drawn, owner_line(
@@ -246,7 +246,6 @@ async def GROUP(context: PageContext) -> Response:
         Asked.of(context.query, "p."),
         empty=N_("The group has read nothing yet."),
         searched=lambda each: f"{each.topic}/{each.partition} {each.owner or ''}",
-        prefix="p.",
     )
     history: list[OwnerChange] = await context.run("group_history", name)
     claims = table(
@@ -255,7 +254,6 @@ async def GROUP(context: PageContext) -> Response:
         Asked.of(context.query, "h."),
         empty=N_("No partition has changed hands yet."),
         searched=lambda each: f"{each.topic}/{each.partition} {each.member} {each.before or ''}",
-        prefix="h.",
     )
     drawn, line = _line(context, group, history)
     verdict = group.worst_verdict(THRESHOLDS, now_s=context.site.cluster.clock.wall_ms() / 1000)

@@ -72,7 +72,6 @@ async def JOB(context: PageContext) -> Response:
             job.result,
             Asked.of(context.query, "o."),
             empty=N_("There was nothing to do."),
-            prefix="o.",
         )
         if file := context.exported(results, f"act-{job.number}"):
             return file

@@ -34,7 +34,7 @@ async def OVERVIEW(context: PageContext) -> Response:
     if rows:
         asked = Asked.of(context.query, "e.")
         asked = asked if "e.size" in context.query else replace(asked, size=_PROBES_SHOWN)
-        probes = table(PROBE_COLUMNS, rows, asked, searched=lambda each: each.group, prefix="e.")
+        probes = table(PROBE_COLUMNS, rows, asked, searched=lambda each: each.group)
         if file := context.exported(probes, "probe"):
             return file
     return context.page(

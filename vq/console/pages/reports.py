@@ -303,7 +303,6 @@ async def REPORT(context: PageContext) -> Response:
             _rows(report, each.path),
             Asked.of(context.query, prefix),
             empty=each.empty,
-            prefix=prefix,
         )
         name = f"{kept.kind}-{kept.number}-{each.path.replace('.', '-')}"
         file = context.exported(found, name)

@@ -374,17 +374,13 @@ async def TOPIC(context: PageContext) -> Response:
     now_ms = context.site.cluster.clock.wall_ms()
     new = origin is not None and now_ms - origin.time_ms < _NEW_MS
     partitions = table(
-        _partition_columns(context, new=new),
-        description.partitions,
-        Asked.of(context.query, "p."),
-        prefix="p.",
+        _partition_columns(context, new=new), description.partitions, Asked.of(context.query, "p.")
     )
     read_by = table(
         groups,
         readers.groups if readers is not None else (),
         Asked.of(context.query, "g."),
         empty=N_("No consumer group reads it."),
-        prefix="g.",
     )
     context.site.want(read_by.rows)
     return context.exported(partitions, f"{name}-partitions") or context.page(

@@ -82,10 +82,14 @@ class Asked:
     size: int = PAGE_ROWS
     export: str = ""
     others: Mapping[str, str] = field(default_factory=dict)
+    prefix: str = ""
 
     @classmethod
     def of(cls, query: Mapping[str, str], prefix: str = "") -> "Asked":
-        """Return what a query asks; what makes no sense counts as not asked."""
+        """Return what a query asks; what makes no sense counts as not asked.
+
+        ``prefix`` is before the names, where a page has several tables.
+        """
         own = {f"{prefix}{name}" for name in ("q", "sort", "desc", "page", "size", "export")}
 
         def whole(name: str, default: int, most: int) -> int:
@@ -101,6 +105,7 @@ class Asked:
             whole("size", PAGE_ROWS, PAGE_ROWS_MAX),
             query.get(f"{prefix}export", ""),
             {name: value for name, value in query.items() if name not in own},
+            prefix,
         )
 
 
@@ -123,7 +128,6 @@ class TablePage(Generic[R]):
         total: How many rows there are in all, after the search.
         asked: What was asked for.
         empty: What to do if there is no row at all, in English.
-        prefix: Before the names in addresses, where a page has several tables.
     """
 
     columns: Sequence[Column[R]]
@@ -131,7 +135,6 @@ class TablePage(Generic[R]):
     total: int
     asked: Asked
     empty: str = ""
-    prefix: str = ""
     searchable: bool = True
 
     def cells(self, row: R) -> list[Cell]:
@@ -157,7 +160,7 @@ class TablePage(Generic[R]):
             "size": asked.size if asked.size != PAGE_ROWS else "",
         }
         values |= changes
-        named = {f"{self.prefix}{name}": str(value) for name, value in values.items() if value}
+        named = {f"{asked.prefix}{name}": str(value) for name, value in values.items() if value}
         return "?" + urlencode({**asked.others, **named})
 
     def sort_address(self, column: Column[R]) -> str:
@@ -174,7 +177,6 @@ def table(
     *,
     empty: str = "",
     searched: Callable[[R], str] | None = None,
-    prefix: str = "",
 ) -> TablePage[R]:
     """Return the page of a table that is asked for.
 
@@ -184,7 +186,6 @@ def table(
         asked: What is asked.
         empty: What to do if there are none.
         searched: The text of a row in which the search looks; None: there is no search.
-        prefix: Before the names in addresses.
     """
     found = rows
     if asked.search and searched is not None:
@@ -203,7 +204,6 @@ def table(
         len(found),
         asked,
         empty,
-        prefix,
         searched is not None,
     )
 

@@ -5,7 +5,7 @@ not as one would want it in production, or only a part (such as ``vq standalone`
 """
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -311,86 +311,76 @@ def _answer(answer: BrokerAnswer) -> list[Finding]:
             "stopped (`ps -o stat`: T; `kill -CONT`) or waits for a disk (D); see its log"
         )
         return [fail(check, f"{answer.address}: {answer.error}", remedy)]
-    found = []
+    return list(_troubles(check, answer)) or [
+        ok(check, f"{answer.address} answers in {answer.trip_s * 1000:.1f} ms")
+    ]
+
+
+def _troubles(check: str, answer: BrokerAnswer) -> Iterator[Finding]:
     if answer.bad_partitions:
-        found.append(
-            fail(
-                check,
-                f"{answer.address}: {', '.join(answer.bad_partitions)}",
-                "these partitions take no messages; docs/howto/bring-back-a-partition.md says "
-                "what to do",
-            )
+        yield fail(
+            check,
+            f"{answer.address}: {', '.join(answer.bad_partitions)}",
+            "these partitions take no messages; docs/howto/bring-back-a-partition.md says "
+            "what to do",
         )
     if answer.damage or answer.damaged_ranges:
         shown = "; ".join(answer.damage[:_DAMAGE_SHOWN])
         ranges = max(len(answer.damage), answer.damaged_ranges)
         more = ranges - min(len(answer.damage), _DAMAGE_SHOWN)
-        found.append(
-            fail(
-                check,
-                f"{answer.address}: {shown}" + (f"; and {more} more" if more > 0 else ""),
-                "stop the broker and put an intact copy of the file back, or have groups skip it "
-                "(`vq group reset GROUP --past-damage`); docs/howto/repair-damage.md says how",
-            )
+        yield fail(
+            check,
+            f"{answer.address}: {shown}" + (f"; and {more} more" if more > 0 else ""),
+            "stop the broker and put an intact copy of the file back, or have groups skip it "
+            "(`vq group reset GROUP --past-damage`); docs/howto/repair-damage.md says how",
         )
     if answer.problems:
-        found.append(
-            fail(
-                check,
-                f"{answer.address}: {'; '.join(answer.problems)}",
-                "if it does not end by itself, the broker's log and docs/operations.md say more",
-            )
+        yield fail(
+            check,
+            f"{answer.address}: {'; '.join(answer.problems)}",
+            "if it does not end by itself, the broker's log and docs/operations.md say more",
         )
     if answer.failing_jobs:
-        found.append(
-            warn(
-                check,
-                f"{answer.address}: the last run of a job failed: {'; '.join(answer.failing_jobs)}",
-                "if it does not end by itself, see the broker's log; "
-                f"`vq broker jobs {answer.name}` shows when it is tried again",
-            )
+        yield warn(
+            check,
+            f"{answer.address}: the last run of a job failed: {'; '.join(answer.failing_jobs)}",
+            "if it does not end by itself, see the broker's log; "
+            f"`vq broker jobs {answer.name}` shows when it is tried again",
         )
     full = [str(each) for each in answer.disks if each.needs_attention]
     if full and not answer.problems:  # a broker that refuses messages tells it as a problem
-        found.append(
-            warn(
-                check,
-                f"{answer.address}: {'; '.join(full)}",
-                "free space, keep messages for less long, or add space: "
-                "docs/howto/handle-full-disks.md says how",
-            )
+        yield warn(
+            check,
+            f"{answer.address}: {'; '.join(full)}",
+            "free space, keep messages for less long, or add space: "
+            "docs/howto/handle-full-disks.md says how",
         )
     if full:
-        found += _deleted(check, answer)
+        yield from _deleted(check, answer)
     left_s = answer.certificate_left_s
     if left_s is not None and left_s < CERTIFICATE_WARN_S and not answer.problems:
-        found.append(
-            warn(
-                check,
-                f"{answer.address}: its TLS certificate expires in {int(left_s / 86_400)} days",
-                "write a new one over it, without a restart: docs/howto/use-tls.md says how",
-            )
+        yield warn(
+            check,
+            f"{answer.address}: its TLS certificate expires in {int(left_s / 86_400)} days",
+            "write a new one over it, without a restart: docs/howto/use-tls.md says how",
         )
-    return found or [ok(check, f"{answer.address} answers in {answer.trip_s * 1000:.1f} ms")]
 
 
-def _deleted(check: str, answer: BrokerAnswer) -> list[Finding]:
+def _deleted(check: str, answer: BrokerAnswer) -> Iterator[Finding]:
     """Judge what deleted topics hold on a broker with a disk that fills."""
     if not sum(answer.deleted.values()):
-        return []
+        return
     names = sorted(answer.deleted, key=lambda name: (-answer.deleted[name], name))
     more = len(names) - _DELETED_SHOWN
     shown = ", ".join(names[:_DELETED_SHOWN]) + (f" and {more} more" if more > 0 else "")
     size = bytes_text(sum(answer.deleted.values()))
-    return [
-        warn(
-            check,
-            f"{answer.address}: deleted topics hold {size} while a disk fills: {shown}",
-            "they can be brought back until their time is up (`vq topic list --deleted`); `vq "
-            "topic delete NAME --now` removes one for good: its data lie in the trash for "
-            "trash_keep_s",
-        )
-    ]
+    yield warn(
+        check,
+        f"{answer.address}: deleted topics hold {size} while a disk fills: {shown}",
+        "they can be brought back until their time is up (`vq topic list --deleted`); `vq "
+        "topic delete NAME --now` removes one for good: its data lie in the trash for "
+        "trash_keep_s",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,12 +437,11 @@ class GroupOffsets:
     homeless: Sequence[str] = ()
 
 
-def offset_stores(groups: Sequence[GroupOffsets]) -> list[Finding]:
+def offset_stores(groups: Sequence[GroupOffsets]) -> Iterator[Finding]:
     """Judge where groups have their offsets; nothing if all is well in ZooKeeper.
 
     A store outside of it is known by its identity alone, so nobody but a member can look into it.
     """
-    found: list[Finding] = []
     for each in groups:
         check = f"offsets of {each.group}"
         if each.orders and each.members:
@@ -460,21 +449,20 @@ def offset_stores(groups: Sequence[GroupOffsets]) -> list[Finding]:
                 f"no member has put what was set for {_named(each.orders)} into the store "
                 f"{each.store}, with {each.members} member(s)"
             )
-            found.append(warn(check, detail, f"`vq group describe {each.group}` says why"))
+            yield warn(check, detail, f"`vq group describe {each.group}` says why")
         if each.homeless:
             detail = f"there are some of {_named(each.homeless)}, which does not exist"
             remedy = (
                 f"`vq group forget {each.group} TOPIC` deletes those of a topic; if ZooKeeper was "
                 "put back from a backup, see docs/howto/back-up.md"
             )
-            found.append(warn(check, detail, remedy))
+            yield warn(check, detail, remedy)
     outside = [each for each in groups if each.store != "zookeeper"]
     if outside:
         stores = _named([f"{each.group}: {each.store}" for each in outside])
         detail = f"{len(outside)} group(s) have their offsets elsewhere ({stores})"
         told = "; what ZooKeeper has are copies, and only members reach the stores"
-        found.append(ok("offset stores", detail + told))
-    return found
+        yield ok("offset stores", detail + told)
 
 
 def _named(names: Sequence[str]) -> str:

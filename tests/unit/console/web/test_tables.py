@@ -40,7 +40,7 @@ def test_a_spreadsheet_runs_no_cell() -> None:
 
 
 def test_addresses_keep_what_else_is_asked() -> None:
-    page = table(COLUMNS, ROWS, Asked.of({"x": "1", "p.sort": "n"}, "p."), prefix="p.")
+    page = table(COLUMNS, ROWS, Asked.of({"x": "1", "p.sort": "n"}, "p."))
     assert page.sort_address(COLUMNS[1]) == "?x=1&p.sort=n&p.desc=1"
     assert page.address(page=2) == "?x=1&p.sort=n&p.page=2"
 
