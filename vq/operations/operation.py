@@ -7,10 +7,11 @@ A type checker learns these methods from ``Operation.__get__``; a face gets them
 
 import contextlib
 import inspect
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass
 from enum import StrEnum
-from types import GenericAlias
+from functools import cached_property
+from types import GenericAlias, NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -28,6 +29,7 @@ from vq.coordination.tree.coordinator import NotConnected
 from vq.errors import InvalidArgument, InvalidState, UnknownTopic, VqError
 from vq.operations.base.connect import UnknownCluster
 from vq.security.rules import Resource, Right
+from vq.shown import shown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -78,6 +80,41 @@ class Operation(Generic[P, A, B]):
         is_argument = self.resource in self.signature.parameters
         return self.of or (str(self.resource) if is_argument else "")
 
+    def check(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
+        """Check the arguments that are names, or objects of vq: plans, targets, settings.
+
+        Numbers, choices and collections are checked where they are used, with their bounds.
+
+        Raises:
+            InvalidArgument: One is of another class.
+        """
+        try:
+            given = self._signature.bind(*arguments, **named).arguments
+        except TypeError:
+            return  # the call itself says it
+        for name, kinds in self._kinds.items():
+            if name in given and not isinstance(given[name], kinds):
+                told = " or ".join("text" if each is str else each.__name__ for each in kinds)
+                raise InvalidArgument(
+                    f"{name} = {shown(given[name])} is {type(given[name]).__name__}; give "
+                    f"{told.replace('NoneType', 'None')}"
+                )
+
+    @cached_property
+    def _signature(self) -> inspect.Signature:
+        return self.signature
+
+    @cached_property
+    def _kinds(self) -> dict[str, tuple[type, ...]]:
+        """The classes of the arguments that ``check`` looks at."""
+        found = {}
+        for name, each in self._signature.parameters.items():
+            union = isinstance(each.annotation, UnionType)
+            kinds = get_args(each.annotation) if union else (each.annotation,)
+            if all(isinstance(kind, type) and _is_looked_at(kind) for kind in kinds):
+                found[name] = kinds
+        return found
+
     if TYPE_CHECKING:
 
         @overload
@@ -87,6 +124,10 @@ class Operation(Generic[P, A, B]):
         @overload
         def __get__(self, face: None, owner: type) -> Callable[..., Any]: ...
         def __get__(self, face: Any, owner: type) -> Any: ...
+
+
+def _is_looked_at(kind: type) -> bool:
+    return kind in {str, NoneType} or is_dataclass(kind)
 
 
 def row(
@@ -211,6 +252,7 @@ async def _run(
     row: Operation[..., Any, Any], cluster: ClusterClient, *arguments: Any, **named: Any
 ) -> Any:
     cluster.check_loop()
+    row.check(arguments, named)
     try:
         found = await row.function(cluster, *arguments, **named)
     except VqError as error:
@@ -225,6 +267,7 @@ async def _each(
     row: Operation[..., Any, Any], cluster: ClusterClient, *arguments: Any, **named: Any
 ) -> AsyncGenerator[Any, None]:
     cluster.check_loop()
+    row.check(arguments, named)
     async with contextlib.aclosing(row.function(cluster, *arguments, **named)) as found:
         try:
             async for one in found:

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.broker import memory_cluster
@@ -202,3 +203,21 @@ async def test_without_zookeeper_a_call_ends_when_it_says() -> None:
             await factory.admin.list_topics()
         (said,) = re.findall(r"within ([0-9.]+) s", str(raised.value))
         assert loop.time() - began == pytest.approx(float(said), abs=0.1)
+
+
+async def test_an_argument_of_another_class_is_told_with_the_class_that_is_wanted() -> None:
+    async with memory_cluster() as cluster, factory_of(cluster) as factory:
+        operator: Any = factory.admin
+        for call, said in (
+            (
+                lambda: operator.plan_reset("g", "earliest"),
+                "target = 'earliest' is str; give Target",
+            ),
+            (lambda: operator.apply_allocation("x"), "plan = 'x' is str; give AllocationPlan"),
+            (lambda: operator.describe_topic(5), "topic = 5 is int; give text"),
+            (lambda: operator.drain_group(["b1"]), r"group = \['b1'\] is list; give text"),
+        ):
+            with pytest.raises(InvalidArgument, match=said):
+                await call()
+        with pytest.raises(TypeError, match="missing 1 required positional argument"):
+            await operator.describe_topic()
