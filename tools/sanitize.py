@@ -34,7 +34,7 @@ SUITES = (
     "tests/property/test_store_codecs.py",
 )
 FLAGS = (
-    *("-O1", "-g", "-fPIC", "-fno-omit-frame-pointer"),
+    *("-O0", "-g", "-fPIC", "-fno-omit-frame-pointer"),
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
 )
 LIBRARIES = ("libasan.so", "libubsan.so")
