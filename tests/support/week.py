@@ -59,11 +59,12 @@ LOOKS: Any = (
     (leadership, "AUDIT_INTERVAL_S"),
     (limits, "LOAD_INTERVAL_S_MAX"),
     (registry, "AUDIT_INTERVAL_S"),
-    (repairing, "LOOK_S"),
     (retaining, "PRESSED_S"),
     (scrubbing, "LOOK_S"),
-    (soundness, "LOOK_S"),
 )
+#: What looks twice a second for damage, of which there is none, looks even more seldom.
+DAMAGE_SLOWER = 3_000
+DAMAGE: Any = ((repairing, "LOOK_S"), (soundness, "LOOK_S"))
 #: What looks once a minute decides by the hour; it looks so many times less often.
 AUDITS_SLOWER = 10
 AUDITS: Any = (
@@ -78,6 +79,7 @@ QUIET: dict[str, Any] = {
     "disk_interval_s": 3_600.0,
     "load_interval_s": 1_200.0,
     "retention_interval_s": 600.0,
+    "grace_interval_s": 3_600.0,
     "rules_age_max_s": 3_600.0,
     "connections": ConnectionLimits(sweep_interval_s=3_600.0),
 }
@@ -163,7 +165,7 @@ async def started_week(monkeypatch: pytest.MonkeyPatch, **retention: Any) -> Asy
 
 def look_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have everything look less often, and let sessions live longer by as much."""
-    for looks, slower in ((LOOKS, SLOWER), (AUDITS, AUDITS_SLOWER)):
+    for looks, slower in ((LOOKS, SLOWER), (DAMAGE, DAMAGE_SLOWER), (AUDITS, AUDITS_SLOWER)):
         for module, name in looks:
             monkeypatch.setattr(module, name, slower * getattr(module, name))
     usual = KnownValue.__init__.__kwdefaults__

@@ -22,6 +22,7 @@ from vq.client.config import MessageFactoryConfig
 from vq.client.departures import Departures
 from vq.client.exits import FORKED
 from vq.client.ids import IdGenerator, IdsUsedUp
+from vq.client.loop_calls import call_soon
 from vq.client.outages import Outages
 from vq.client.shared_calls import SHUT_DOWN, SharedCalls, shared
 from vq.clock import Clock, SystemClock
@@ -515,7 +516,7 @@ class ClusterClient(IdMaker):
                         self._mark_asked = loop is not None
         finally:  # without the lock: the application's log handler may send, too
             if loop is not None:
-                loop.call_soon_threadsafe(self.slot.move_mark_soon)
+                call_soon(loop, self.slot.move_mark_soon)
                 logger.warning("message ids lag behind the clock until the slot's mark moves")
 
     # Connections ------------------------------------------------------------------------------

@@ -297,6 +297,11 @@ class PartitionReader:
         last = self._cluster.routes.placement(self.partition).spans[-1]
         at = last.start if last.end is None else last.end - 1
         answer = await self._offsets(at, OffsetsRequest())
+        last_read = self._last_read
+        known = 0 if last_read is None else last_read.last(self.partition, last.group)
+        if last_read is not None and 0 < known == answer.epoch:
+            # The master of that epoch has written all from there to the end.
+            last_read.note(self.partition, last.group, answer.latest, known)
         return answer.latest, answer.latest_number if answer.latest_number_known else None
 
     async def offset_at_number(self, number: int) -> int | None:

@@ -621,7 +621,8 @@ class MemoryCoordinator(SessionBase):
         return self.view if self.view is not None else self.ensemble.tree
 
     async def _call(self, action: Callable[[], Any], *, leader: bool = False) -> Any:
-        async with self._admitted() as losses:
+        losses = await self._admit()
+        try:
             if self._wire_session != self._session_id:
                 await asyncio.sleep(0)  # like the real coordinator
                 raise SessionExpired("the session has ended; nothing was sent")
@@ -646,6 +647,8 @@ class MemoryCoordinator(SessionBase):
                         self.answered(sent, session_id)
             self._check_same_session(losses, applied=leader)
             return answer
+        finally:
+            self._slots.release()
 
     def _serve(
         self, action: Callable[[], Any], future: "asyncio.Future[Any]", leader: bool

@@ -6,8 +6,7 @@ and ``memory`` send and receive.
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from vq.bounds import check_within
@@ -144,11 +143,11 @@ class SessionBase:
             )
         raise SessionExpired("the session ended before the answer; nothing was applied")
 
-    @asynccontextmanager
-    async def _admitted(self) -> AsyncIterator[int]:
+    async def _admit(self) -> int:
         """Admit one call: wait for a free slot and for the connection, in bounded time.
 
-        Yields the number of sessions lost so far, for ``_check_same_session``.
+        Returns the number of sessions lost so far, for ``_check_same_session``. The caller releases
+        its slot (``_slots``) at the end of the call.
 
         Raises:
             NotConnected: No connection came in time.
@@ -170,9 +169,10 @@ class SessionBase:
                 await self._wait_connected(limit_s)
             if losses != self._losses:
                 raise SessionExpired("the session ended while the call waited; nothing was sent")
-            yield losses
-        finally:
+        except BaseException:
             self._slots.release()
+            raise
+        return losses
 
     async def _wait_connected(self, limit_s: float) -> None:
         losses = self._losses

@@ -591,7 +591,8 @@ class ZooKeeperCoordinator(SessionBase):
         With ``leader`` an answer, even a refusal, proves that the session was alive when the
         request was sent.
         """
-        async with self._admitted() as losses:
+        losses = await self._admit()
+        try:
             loop, client = self._loop, self.kazoo
             assert loop is not None
             assert client is not None
@@ -620,6 +621,8 @@ class ZooKeeperCoordinator(SessionBase):
             self._proved(sent, session_id, leader=leader)
             self._check_same_session(losses, applied=leader)
             return answer
+        finally:
+            self._slots.release()
 
     def _proved(self, sent: float, session_id: int, *, leader: bool) -> None:
         self._alive_at = max(self._alive_at, sent)

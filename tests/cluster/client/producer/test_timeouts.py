@@ -9,6 +9,7 @@ from support.broker import MemoryCluster
 from support.producers import core_of, ended, producer_of, published, send, space
 
 from vq import aio
+from vq.client.producer.send import sender
 from vq.errors import (
     BatchFailed,
     InvalidArgument,
@@ -16,6 +17,7 @@ from vq.errors import (
     Refused,
 )
 from vq.model import Message, SendResult
+from vq.remoting import broker_connection
 from vq.testing.waiting import WAIT_S, until
 
 
@@ -87,19 +89,26 @@ async def test_a_time_out_of_0_waits_for_no_routes(
 
 
 async def test_a_time_out_of_0_waits_for_no_answer_to_other_messages(
-    cluster: MemoryCluster, factory: aio.MessageFactory
+    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not on a new connection either, where larger batches wait for the first one's answer."""
+    monkeypatch.setattr(broker_connection, "FIRST_ANSWER_S", 1e6)
+    monkeypatch.setattr(sender, "SILENCE_S", 1e6)
     await cluster.create_topic("async", partitions=1, flush="async")
     core = await published(factory)
     await core.publish("async")
+    # As above: deadlines have to be looked at behind the answer.
+    monkeypatch.setattr(core.sender, "tick", lambda: None)
     cluster.flushers["b1"].held = True
     first = send(core, Message("t", b"x"))
     await until(lambda: any(queue.in_flight for queue in core.accumulator.queues()))
-    outcome = await ended(send(core, Message("async", b"x"), None, 0))
-    assert isinstance(outcome, SendResult)
-    assert not first.done()
-    cluster.flushers["b1"].release()
+    try:
+        outcome = await ended(send(core, Message("async", b"x"), None, 0))
+        assert isinstance(outcome, SendResult)
+        assert not first.done()
+    finally:
+        monkeypatch.undo()
+        cluster.flushers["b1"].release()
     assert isinstance(await ended(first), SendResult)
 
 

@@ -192,9 +192,13 @@ class SourceReader:
             LogTruncated: The log has lost its end since; that is told once.
             VqError: A broker does not answer.
         """
-        cuts = self._cuts
+        cuts, at = self._cuts, self._ends_at
         try:
-            await self.by_position.get(GetRequest(offset=self._ends_at, max_bytes=1), wait_s)
+            if not self._last_read.epoch(self.partition, self.by_position.group_at(at), at):
+                # The answer tells the epoch there. Without it, a log that is cut meanwhile and
+                # then gets more than it lost looks like one that has grown.
+                await self.by_position.get(GetRequest(offset=at, max_bytes=1))
+            await self.by_position.get(GetRequest(offset=at, max_bytes=1), wait_s)
         except LogTruncated as error:
             await self._parted(error, cuts)
             raise

@@ -16,6 +16,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.ids import IdsUsedUp
+from vq.client.loop_calls import call_soon
 from vq.client.producer.intake.accumulator import Accumulator
 from vq.client.producer.intake.space_line import SpaceLine
 from vq.client.producer.intake.stages import Stages
@@ -140,9 +141,9 @@ class Sender:
         """Turn an answer to a batch into outcomes; the queue's owner calls."""
         error = queue.apply_answer(batch, answer, self.now())
         if isinstance(error, DiskFull):
-            self.loop.call_soon_threadsafe(self._full.note, queue.partition)
+            call_soon(self.loop, self._full.note, queue.partition)
         if error is not None and error.refresh_routes:
-            self.loop.call_soon_threadsafe(self._cluster.refresh, queue.partition.topic, error)
+            call_soon(self.loop, self._cluster.refresh, queue.partition.topic, error)
 
     def new_producer_id(self) -> int:
         """See ``Host.new_producer_id``."""
@@ -162,7 +163,7 @@ class Sender:
         """Free the space of messages that have their outcome; called by the queues."""
         self.accumulator.give_back(ended)
         if self.waiters or self.space_line.waiting:
-            self.loop.call_soon_threadsafe(self.wake_waiters)
+            call_soon(self.loop, self.wake_waiters)
 
     # Sending ----------------------------------------------------------------------------------
     def send_waiting(self) -> None:
@@ -558,7 +559,7 @@ class Sender:
     def check_all(self) -> None:
         """Do what a sending thread may have left undone when a signal handler raised in it."""
         self.accumulator.wake_sender()
-        self.loop.call_soon_threadsafe(self.wake_waiters)
+        call_soon(self.loop, self.wake_waiters)
 
     def wake_waiters(self) -> None:
         """Have every caller of ``wait_until`` evaluate its condition again, and use the space."""

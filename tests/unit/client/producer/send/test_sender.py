@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import itertools
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from vq.client.producer.queue.topic_queues import TopicQueues
 from vq.client.producer.send import sender as senders
 from vq.client.producer.send.sender import Sender
 from vq.client.producer.spread.spread import Ring
-from vq.errors import MessageTooLarge, NotSent, VqError
+from vq.errors import DiskFull, MessageTooLarge, NotMaster, NotSent, VqError
 from vq.model import (
     Address,
     Message,
@@ -116,6 +117,7 @@ class Producer:
             rng=random.Random(1),
             take_ids=lambda count: [next(numbers) for _ in range(count)],
             live_connection=lambda _: self.connection,
+            refresh=lambda *_: None,
         )
         self.sender = Sender(cluster, self.config, stages=Stages(self.config), future=SendFuture)
         self.loop: Any = Loop()
@@ -365,3 +367,28 @@ async def test_only_small_batches_pass_a_connection_that_waits(takes_small: bool
     sent = [each.topic for each in producer.connection.sent]
     assert sorted(sent) == ["large", "many", "small"]
     producer.sender.close()
+
+
+async def test_a_thread_may_end_its_send_behind_the_end_of_the_loop() -> None:
+    """A signal handler shuts the factory down and raises: what it raised comes out."""
+    producer = Producer("t")
+    sender = producer.sender
+    queue = producer.sender.accumulator.queues()[0]
+    queue.pending.append(SendFuture(b"x", None, None, math.inf))
+    batch = queue.next_to_send(producer.now, lambda count: [1] * count)
+    assert batch is not None
+    sender.close()
+    sender.accumulator.close("the factory was shut down")
+    sender.loop = ended = asyncio.new_event_loop()
+    ended.close()
+    sender.waiters[asyncio.get_running_loop().create_future()] = None
+    sender.check_all()
+    for error in (DiskFull("full"), NotMaster("moved")):
+        sender.apply_answer(queue, batch, error)
+    sender.apply_answer(queue, batch, Frame(Command.PUT, 0, 1, 0, stored(), b""))
+    assert batch.done
+
+
+def stored() -> bytes:
+    """The header of an answer that says so."""
+    return PutResponse(offset=88).SerializeToString()
