@@ -65,7 +65,7 @@ MENU: Final[Sequence[MenuEntry]] = (
     MenuEntry("", N_("Overview")),
     MenuEntry("brokers", N_("Brokers")),
     MenuEntry("allocation", N_("Allocation")),
-    MenuEntry("topics", N_("Topics"), also=("descriptors",)),
+    MenuEntry("topics", N_("Topics")),
     MenuEntry("groups", N_("Groups")),
     MenuEntry("dead-letters", N_("Dead letters")),
     MenuEntry("delayed", N_("Delayed")),
@@ -75,5 +75,5 @@ MENU: Final[Sequence[MenuEntry]] = (
     MenuEntry("reports", N_("Reports")),
     MenuEntry("audit", N_("Audit"), also=("acts", "jobs")),
     MenuEntry("definitions", N_("Definitions")),
-    MenuEntry("settings", N_("Settings")),
+    MenuEntry("settings", N_("Settings"), also=("descriptors",)),
 )

@@ -93,13 +93,13 @@ async def read_range(
         OffsetOutOfRange, OffsetNotBoundary: No record starts there; ``details`` say where one
             does.
     """
-    for what, number in (("partition", partition), ("start", start)):
-        check_whole(what, number)
+    check_whole("partition", partition)
     if end is not None:
         check_whole("end", end)
     check_between("max_bytes", max_bytes, 1, limits.FETCH_BYTES_MAX, "bytes")
-    if not 0 <= start <= limits.OFFSET_MAX or (end is not None and end < start):
-        raise InvalidArgument(f"[{start}, {end}) is not a range of offsets")
+    check_between("start", start, 0, limits.OFFSET_MAX)
+    if end is not None and end < start:
+        raise InvalidArgument(f"end = {end} is before start = {start}; leave it out to read on")
     reader = PartitionReader(cluster, TopicPartition(topic, partition))
 
     def step(data: bytes, base: int, position: int) -> tuple[list[bytes], int, bool]:
