@@ -19,6 +19,7 @@ from vq.broker.health.repairing import Repairer
 from vq.broker.replication import insync_set
 from vq.client.consumer.fetch import fetch_sessions, fetcher
 from vq.client.reading import nodes
+from vq.client.reading.nodes import AVOID_S
 from vq.model import Message
 from vq.store.log.log import Log
 from vq.testing.waiting import WAIT_S, until
@@ -58,9 +59,9 @@ class Group:
         self.consumer = await consumer_of(self.factory, topic="many", **settings)
         await self.consumer.start()
 
-    async def send(self, count: int = 40, *, digits: int = 200) -> None:
+    async def send(self, count: int = 40) -> None:
         for number in range(self.sent, self.sent + count):
-            await self.producer.send(Message("many", b"%0*d" % (digits, number)), timeout=WAIT_S)
+            await self.producer.send(Message("many", b"%0200d" % number), timeout=WAIT_S)
         self.sent += count
 
     async def receive(self) -> None:
@@ -72,14 +73,16 @@ class Group:
                 self.got[message.partition].append(int(message.content))
 
     async def until_read_from(self, node: str) -> None:
-        """Send and receive until a node has given more than it has until now.
+        """Send and receive a little until a node has given more than it has until now.
 
-        A consumer chooses a node again once all that it asked the last one for has come.
+        A consumer chooses a node again with each answer, also while its request goes on.
         """
-        before = self.read_from(node)
+        before, loop = self.read_from(node), asyncio.get_running_loop()
+        ends = loop.time() + AVOID_S + 5.0
         while self.read_from(node) == before:
-            await asyncio.sleep(0.1)
-            await self.send(digits=4_000)
+            assert loop.time() < ends
+            await asyncio.sleep(0.5)
+            await self.send(4)
             await self.receive()
 
     def check(self) -> None:

@@ -254,15 +254,26 @@ class Fetches:
         A former master that does not know it would never answer.
         """
         for asker, session in list(self._placed.items()):
-            if not asker.asked:
-                continue
-            try:
-                place = self.nodes.at(asker.partition, asker.position)
-            except VqError:
-                continue  # nobody else is known either
-            if place != (session.address, session.epoch_of(asker)):
-                self.withdraw(asker)
-                self.ask(asker)
+            if asker.asked:
+                self._follow(asker, session)
+
+    def answered_again(self, asker: Asker) -> None:
+        """A partition was answered and counts as asked for again; it may be better read elsewhere.
+
+        Otherwise a copy that was left for a while would be left as long as the request goes on.
+        """
+        session = self._placed.get(asker)
+        if self.nodes.from_copy and session is not None and asker.asked:
+            self._follow(asker, session)
+
+    def _follow(self, asker: Asker, session: "FetchSession") -> None:
+        try:
+            place = self.nodes.at(asker.partition, asker.position)
+        except VqError:
+            return  # nobody else is known either
+        if place != (session.address, session.epoch_of(asker)):
+            self.withdraw(asker)
+            self.ask(asker)
 
 
 class FetchSession:
@@ -451,6 +462,8 @@ class FetchSession:
             if not again:
                 self._unanswered.discard(asker)
             asker.took(result, part, again=again)
+            if again:
+                self._fetches.answered_again(asker)
         else:
             self._fetches.withdraw(asker)
             asker.failed(ProtocolError(f"{asker.partition}: {self.address} answered it twice"))
