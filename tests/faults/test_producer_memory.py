@@ -19,9 +19,8 @@ from pathlib import Path
 import pytest
 from support.cluster import ProcessCluster
 from support.faults import client_of, times
-from support.filling_process import SIZE
+from support.filling_process import BUFFER_BYTES, SIZE
 
-import vq
 from vq.client.config import MESSAGE_OVERHEAD_BYTES
 from vq.devtools.processes import BrokerChild
 from vq.testing.waiting import PROCESSES_WAIT_S
@@ -29,7 +28,6 @@ from vq.testing.waiting import PROCESSES_WAIT_S
 pytestmark = pytest.mark.slow
 
 TESTS = Path(__file__).parents[1]
-BUFFER_BYTES = vq.ProducerConfig().buffer_bytes
 #: "At most about twice as much" as ``buffer_bytes``.
 GROWTH_MAX = 2 * BUFFER_BYTES
 STANDS_S, GOES_S = 0.1, 0.02

@@ -25,6 +25,8 @@ from vq.devtools.processes import die_with
 from vq.errors import BufferFull
 
 SIZE = 100
+#: Half of the default: 200,000 messages are far more than it holds.
+BUFFER_BYTES = 16 << 20
 _EVERY_S = 0.01
 _PAGE = 4096
 
@@ -88,7 +90,9 @@ def main(zookeeper: str, cluster: str, topic: str, count: str, parent: str) -> N
     config = vq.MessageFactoryConfig(zookeeper=zookeeper, cluster=cluster)
     with vq.MessageFactory(config) as factory:
         producers = [
-            factory.create_producer(vq.ProducerConfig(send_timeout_s=300.0, when_full=choice))
+            factory.create_producer(
+                vq.ProducerConfig(buffer_bytes=BUFFER_BYTES, send_timeout_s=300.0, when_full=choice)
+            )
             for choice in (vq.WhenFull.RAISE, vq.WhenFull.BLOCK)
         ]
         for producer in producers:

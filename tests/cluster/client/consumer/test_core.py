@@ -9,7 +9,6 @@ from support.consumers import consumer_of, core_of, send, take, texts
 
 from vq import aio
 from vq.client.config import ConsumerConfig
-from vq.coordination.tree.coordinator import NodeExists
 from vq.errors import (
     InvalidArgument,
     InvalidState,
@@ -88,7 +87,7 @@ async def test_a_member_name_that_is_taken_leaves_the_other_one_alone(
     await first.start()
     await until(first.assignment)
     second = await consumer_of(factory, member_id="same")
-    with pytest.raises(NodeExists):
+    with pytest.raises(InvalidState, match="group 'g' has a member 'same' that goes on"):
         await second.start()
     await second.close()
     await send(factory, *texts(1))
